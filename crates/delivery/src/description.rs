@@ -81,8 +81,11 @@ impl ChannelResource {
 pub struct SendPortDescription {
     /// The JSON Schema of the options of a port.
     pub schema: fn() -> Schema,
-    pub(crate) open: fn(&Map<String, Value>, &str, &SendPortAccess<'_>) -> Result<Caller, Vec<Problem>>,
+    pub(crate) open: OpenSendPort,
 }
+
+/// Opens a port: its options, the path of the options in the definition, and the resources that it may use.
+type OpenSendPort = fn(&Map<String, Value>, &str, &SendPortAccess<'_>) -> Result<Caller, Vec<Problem>>;
 
 /// Resources that a send port may use.
 #[derive(Clone, Copy)]

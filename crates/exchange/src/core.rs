@@ -87,8 +87,12 @@ pub(crate) struct Core {
     pub tasks: TaskTracker,
     /// Called in the thread of the writer at each commit, before anything that waits for it.
     #[cfg(test)]
-    pub on_commit: Arc<parking_lot::Mutex<Option<Box<dyn FnMut() + Send>>>>,
+    pub on_commit: CommitHook,
 }
+
+/// A function of a test that is called at each commit.
+#[cfg(test)]
+pub type CommitHook = Arc<parking_lot::Mutex<Option<Box<dyn FnMut() + Send>>>>;
 
 impl Core {
     pub fn new(

@@ -152,12 +152,24 @@ impl Replica {
         &self.connection
     }
 
-    /// Runs a query. Returns its column names, and its rows as JSON values.
+    /// Runs a query, which must not write. Returns its column names, and its rows as JSON values.
     ///
     /// # Errors
-    /// The error of SQLite.
+    /// The statement writes; the error of SQLite.
     pub fn query(&self, sql: &str) -> Result<(Vec<String>, Vec<Vec<Json>>), ReplicaError> {
+        self.connection.pragma_update(None, "query_only", true)?;
+        let found = self.rows_of(sql);
+        self.connection.pragma_update(None, "query_only", false)?;
+        found
+    }
+
+    fn rows_of(&self, sql: &str) -> Result<(Vec<String>, Vec<Vec<Json>>), ReplicaError> {
         let mut statement = self.connection.prepare(sql)?;
+        if !statement.readonly() {
+            return Err(ReplicaError::Unfit(
+                "the statement writes, and a query only reads; `replica edit` changes rows".to_owned(),
+            ));
+        }
         let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let mut rows = statement.query(())?;
         let mut found = Vec::new();

@@ -142,7 +142,8 @@ impl Mapping {
             }
             if let Err(message) = parse_path(path) {
                 problems.push(
-                    Problem::new(Code::Required, at, message)
+                    Problem::new(Code::InvalidFormat, at, message)
+                        .param("format", "path")
                         .hint("such as `properties.mag`, `geometry.coordinates[0]`, `$`"),
                 );
             }
@@ -192,7 +193,8 @@ impl Mapping {
                 let unknown = |path: &Path| !path.in_names(names);
                 if let Some((at, path)) = self.paths.iter().find(|(_, path)| unknown(path)) {
                     let message = format!("refers to the column `{}`, which does not exist", path.shown());
-                    return Err(vec![Problem::new(Code::WrongType, self.fields[*at].name.as_str(), message)]);
+                    let problem = Problem::new(Code::UnknownReference, self.fields[*at].name.as_str(), message);
+                    return Err(vec![problem.param("kind", "column")]);
                 }
                 let mapped =
                     |(at, path): &(usize, Path)| Some((self.fields[*at].name.as_str(), path.in_cells(names, cells)?));

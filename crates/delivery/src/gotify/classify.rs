@@ -41,6 +41,11 @@ pub(super) fn classify(response: &Response, owner: TokenOwner, now: Timestamp, m
         // Without the description, a proxy has refused the request: no statement about the token.
         (401 | 403, TokenOwner::Device) if description.is_some() => never(ReasonKind::Gone, said()),
         (401 | 403, _) => later(ReasonKind::Authentication, said()),
+        // The URL leads elsewhere, such as from `http` to `https`: an error of the channel's options.
+        (300..=399, _) => {
+            let text = format!("{}: redirects are not followed; `url` must be the final URL", response.status);
+            later(ReasonKind::Authentication, text)
+        }
         // There is no Gotify below this URL.
         (404 | 405, _) => later(ReasonKind::Authentication, said()),
         (400, _) if description.is_some() => never(ReasonKind::Answer, said()),

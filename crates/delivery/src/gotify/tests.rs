@@ -157,7 +157,7 @@ fn responses_become_dispositions() {
         (413, "too large".into(), Device, "refused Answer 413 too large"),
         (429, "slower".into(), Device, "deferred Answer 429 slower"),
         (500, described("database is locked"), Channel, "deferred Answer 500 "),
-        (302, String::new(), Channel, "refused Answer 302: redirects are not followed"),
+        (302, String::new(), Channel, "deferred Authentication 302: redirects are not followed; `url` must be"),
     ];
     let now = NOW.parse().expect("a time");
     for (status, body, owner, expected) in cases {

@@ -60,7 +60,7 @@ pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
         ("body", SecretShape::Named),
         ("recipients", SecretShape::Named),
     ],
-    is_endpoint: is_endpoint,
+    is_endpoint,
     send_port: Some(SendPortDescription {
         schema: schema_of::<call::CallOptions>,
         open: |options, path, access| {

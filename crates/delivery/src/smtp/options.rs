@@ -298,7 +298,7 @@ impl Options for SmtpOptions {
                 problems.extend(unnamed.servers().iter().flat_map(|server| self.server_problems("", server)));
             }
             (_, 17..) => problems.push(
-                Problem::new(Code::TooMany, "servers", "these are too many").param("limit", 8).hint("16 at most"),
+                Problem::new(Code::TooMany, "servers", "these are too many").param("limit", 16).hint("16 at most"),
             ),
             _ => problems.extend(
                 self.servers().iter().enumerate().flat_map(|(at, server)| self.server_problems(&path(at), server)),

@@ -80,7 +80,8 @@ impl Options for WebPushOptions {
         });
         let is_web = self.subject.strip_prefix("https://").is_some_and(|rest| !rest.is_empty());
         if !(is_mail || is_web) || self.subject.contains(|letter: char| letter.is_control() || letter == ' ') {
-            let problem = Problem::new(Code::Required, "subject", "push services want to know whom to ask");
+            let code = if self.subject.is_empty() { Code::Required } else { Code::InvalidFormat };
+            let problem = Problem::new(code, "subject", "push services want to know whom to ask");
             problems.push(problem.hint("give `mailto:ops@example.org`, or an address that starts with `https://`"));
         }
         if self.ttl_seconds > TTL_SECONDS_MAX {

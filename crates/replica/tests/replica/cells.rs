@@ -168,6 +168,25 @@ async fn b5_values_of_any_kind_that_fields_hold_go_both_ways_as_they_are() {
 }
 
 #[tokio::test]
+async fn a_query_of_a_replica_does_not_write() {
+    let (_bed, phone) = shop(&things()).await;
+    let before = phone.replica.query("SELECT * FROM things").expect("read");
+    for sql in [
+        "DELETE FROM things",
+        "DELETE FROM things RETURNING id",
+        "DROP TABLE things",
+        "UPDATE things SET qty = 7",
+        "PRAGMA user_version = 77",
+        "WITH ids AS (SELECT id FROM things) DELETE FROM things WHERE id IN ids",
+    ] {
+        let error = phone.replica.query(sql).expect_err(sql).to_string();
+        assert!(error.contains("a query only reads"), "{sql}: {error}");
+    }
+    assert_eq!(phone.replica.query("SELECT * FROM things").expect("read"), before);
+    phone.run("UPDATE things SET qty = 7 WHERE id = 'a'");
+}
+
+#[tokio::test]
 async fn b5_the_api_of_a_replica_refuses_what_cannot_be_at_once() {
     let (_bed, phone) = shop(&things()).await;
     let put = |id: &str, fields: Json| phone.replica.put("things", id, &object(fields));

@@ -1,6 +1,6 @@
 //! Completes or rejects a file: it gets a unique new name.
 
-use std::{fs, io, path::Path};
+use std::{ffi::OsStr, fs, io, path::Path};
 
 use rustix::fs::{CWD, RenameFlags};
 use serde_json::json;
@@ -20,7 +20,7 @@ pub(super) fn complete(folder: &Path, name: &str, done: CompletionAction, now: T
     match done {
         CompletionAction::Remove => fs::remove_file(folder.join(name))?,
         CompletionAction::Rename => {
-            rename_unique(folder, name, "done", now)?;
+            rename_unique(folder, name.as_ref(), "done", now)?;
         }
     }
     sync(folder)
@@ -29,13 +29,13 @@ pub(super) fn complete(folder: &Path, name: &str, done: CompletionAction, now: T
 /// Rejects a file, and writes the problems next to it. Returns its new name.
 pub(super) fn refuse(
     folder: &Path,
-    name: &str,
+    file: &OsStr,
     accepted: u64,
     problems: &[Problem],
     now: Timestamp,
 ) -> io::Result<String> {
-    let new = rename_unique(folder, name, "err", now)?;
-    let reasons = json!({ "file": name, "at": now, "accepted": accepted, "problems": problems });
+    let new = rename_unique(folder, file, "err", now)?;
+    let reasons = json!({ "file": file.to_string_lossy(), "at": now, "accepted": accepted, "problems": problems });
     let mut text = serde_json::to_vec_pretty(&reasons).expect("it is JSON");
     text.push(b'\n');
     // Under a hidden name until it is complete.
@@ -47,14 +47,15 @@ pub(super) fn refuse(
     Ok(new)
 }
 
-/// `NAME.20261122T101500Z.1.done`; never replaces another file.
-fn rename_unique(folder: &Path, name: &str, ending: &str, now: Timestamp) -> io::Result<String> {
+/// `NAME.20261122T101500Z.1.done`; never replaces another file. The new name is UTF-8.
+fn rename_unique(folder: &Path, file: &OsStr, ending: &str, now: Timestamp) -> io::Result<String> {
     let time: String = now.to_string().chars().take(19).filter(|c| !matches!(c, '-' | ':')).collect();
+    let name = file.to_string_lossy();
     // Long names are truncated: a file that cannot be renamed would block those behind it.
     let kept = &name[..name.floor_char_boundary(NAME_BYTES_MAX)];
     for counter in 1..=COUNTERS_MAX {
         let new = format!("{kept}.{time}Z.{counter}.{ending}");
-        let (from, to) = (folder.join(name), folder.join(&new));
+        let (from, to) = (folder.join(file), folder.join(&new));
         match rustix::fs::renameat_with(CWD, &from, CWD, &to, RenameFlags::NOREPLACE) {
             Ok(()) => return Ok(new),
             Err(rustix::io::Errno::EXIST) => {}

@@ -1,6 +1,6 @@
 //! Scans the folder for the next file.
 
-use std::{collections::HashMap, fs, io, os::unix::fs::MetadataExt, path::Path, time::Duration};
+use std::{collections::HashMap, ffi::OsString, fs, io, os::unix::fs::MetadataExt, path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -32,10 +32,12 @@ impl Identity {
 #[derive(Default)]
 pub(super) struct Files {
     seen: HashMap<String, (Identity, Instant)>,
+    /// Files whose names are not UTF-8; a mark cannot store these, so the files are rejected.
+    unnamed: HashMap<OsString, (Identity, Instant)>,
 }
 
 /// The result of a scan.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct FolderScan {
     /// The next file to read, if one has settled.
     pub next: Option<(String, Identity)>,
@@ -43,10 +45,12 @@ pub(super) struct FolderScan {
     pub others: u64,
     /// The time until a present file may have settled.
     pub rescan_after: Option<Duration>,
+    /// A settled file to reject: its name is not UTF-8.
+    pub unnamed: Option<OsString>,
 }
 
 impl Files {
-    /// Scans the folder. A name that is not UTF-8 cannot be stored in a mark, so the file is skipped.
+    /// Scans the folder.
     pub fn scan(
         &mut self,
         folder: &Path,
@@ -55,10 +59,11 @@ impl Files {
         settle: Duration,
         now: Instant,
     ) -> io::Result<FolderScan> {
-        let mut present = HashMap::new();
+        let (mut present, mut unnamed) = (HashMap::new(), HashMap::new());
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
-            let Ok(name) = entry.file_name().into_string() else { continue };
+            let file = entry.file_name();
+            let name = file.to_string_lossy().into_owned();
             if is_managed_name(&name) || !matches(pattern, &name) {
                 continue;
             }
@@ -71,18 +76,33 @@ impl Files {
             if !metadata.is_file() {
                 continue;
             }
-            if present.len() >= FILES_MAX {
+            if present.len() + unnamed.len() >= FILES_MAX {
                 break;
             }
             let identity = Identity::of(&metadata);
-            let since = match self.seen.get(&name) {
+            let is_named = file.to_str().is_some();
+            let known = if is_named { self.seen.get(&name) } else { self.unnamed.get(&file) };
+            let since = match known {
                 Some((known, since)) if *known == identity => *since,
                 _ => now,
             };
-            present.insert(name, (identity, since));
+            if is_named {
+                present.insert(name, (identity, since));
+            } else {
+                unnamed.insert(file, (identity, since));
+            }
         }
-        self.seen = present;
-        Ok(self.next(order, settle, now))
+        (self.seen, self.unnamed) = (present, unnamed);
+        let mut found = self.next(order, settle, now);
+        if let Some((file, (_, since))) = self.unnamed.iter().min_by_key(|(file, (_, since))| (*since, *file)) {
+            let rest = settle.saturating_sub(now.duration_since(*since));
+            if rest.is_zero() {
+                found.unnamed = Some(file.clone());
+            } else {
+                found.rescan_after = Some(found.rescan_after.map_or(rest, |other| other.min(rest)));
+            }
+        }
+        Ok(found)
     }
 
     fn next(&self, order: Order, settle: Duration, now: Instant) -> FolderScan {
@@ -91,14 +111,14 @@ impl Files {
             Order::Changed => (file.changed, name).cmp(&(other.changed, other_name)),
         });
         let Some((name, (identity, since))) = first else {
-            return FolderScan { next: None, others: 0, rescan_after: None };
+            return FolderScan::default();
         };
         // An unsettled file blocks those behind it, since the order is guaranteed.
         let rest = settle.saturating_sub(now.duration_since(*since));
         let others = self.seen.len() as u64 - 1;
         match rest.is_zero() {
-            true => FolderScan { next: Some((name.clone(), *identity)), others, rescan_after: None },
-            false => FolderScan { next: None, others, rescan_after: Some(rest) },
+            true => FolderScan { next: Some((name.clone(), *identity)), others, ..FolderScan::default() },
+            false => FolderScan { others, rescan_after: Some(rest), ..FolderScan::default() },
         }
     }
 
@@ -179,13 +199,13 @@ mod tests {
             let now = start + Duration::from_secs(seconds);
             files.scan(folder.path(), "*", Order::Name, settle, now).expect("read")
         };
-        assert_eq!(scan(0), FolderScan { next: None, others: 0, rescan_after: None });
+        assert_eq!(scan(0), FolderScan::default());
         for name in ["b", "a", ".hidden", "x.done", "y.err", "y.err.json", "z.part"] {
             write(name, "1");
         }
         fs::create_dir(folder.path().join("0")).expect("made");
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("1")).expect("linked");
-        assert_eq!(scan(1), FolderScan { next: None, others: 1, rescan_after: Some(settle) });
+        assert_eq!(scan(1), FolderScan { others: 1, rescan_after: Some(settle), ..FolderScan::default() });
         write("a", "12");
         assert_eq!(scan(2).rescan_after, Some(settle), "it has changed");
         let found = scan(4);

@@ -90,6 +90,22 @@ async fn a_file_with_the_longest_name_is_rejected_and_the_next_is_taken() {
 }
 
 #[tokio::test]
+async fn a_file_whose_name_is_not_utf_8_is_rejected_with_its_reason() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+    let mut dropped = DropFolder::new(json!({ "pattern": "*.ndjson" }));
+    fs::write(dropped.folder().join(OsStr::from_bytes(b"11\xff\xfe.ndjson")), "{\"id\": \"lost\"}\n").expect("written");
+    fs::write(dropped.folder().join(OsStr::from_bytes(b"\xff.txt")), "not asked for").expect("written");
+    dropped.put("a.ndjson", "{\"id\": \"next\"}\n");
+    // The folder has a name that is not UTF-8, so it is not listed until the file is rejected.
+    let taken = dropped.0.take().await;
+    assert_eq!(taken, [r#"{"id":"next"}"#]);
+    fs::remove_file(dropped.folder().join(OsStr::from_bytes(b"\xff.txt"))).expect("it is left alone");
+    let reasons = dropped.reasons();
+    assert_eq!((&reasons["file"], &reasons["accepted"]), (&json!("11\u{fffd}\u{fffd}.ndjson"), &json!(0)));
+    assert_eq!(reasons["problems"][0]["message"], json!("has a name that is not UTF-8"));
+}
+
+#[tokio::test]
 async fn csv_and_mapped_json_are_read() {
     let mut dropped =
         DropFolder::new(json!({ "format": "csv", "delimiter": ";", "fields": {"id": "Kennung", "magnitude": "M"} }));

@@ -1,6 +1,8 @@
 //! The watch loop: waits for files, reads them in order, and renames them when they are accepted.
 
-use std::{collections::HashMap, fs::File, os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap, ffi::OsStr, fs::File, os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::Duration,
+};
 
 use async_trait::async_trait;
 use notify::{
@@ -119,6 +121,10 @@ impl FolderWatcher {
             let changed = self.changed.clone();
             let changed = changed.notified();
             let found = self.scan().await?;
+            if let Some(file) = &found.unnamed {
+                self.refuse_unnamed(file)?;
+                continue;
+            }
             if let Some((name, identity)) = found.next {
                 if self.begin(name, identity).await? {
                     return Ok(Some(found.others));
@@ -234,16 +240,33 @@ impl FolderWatcher {
             }
             FileError::Io(error) => return Err(SourceError::new(format!("cannot read {name}"), error)),
         };
-        let moved = finish::refuse(&self.folder, name, accepted, &problems, self.now())
+        let moved = finish::refuse(&self.folder, name.as_ref(), accepted, &problems, self.now())
             .map_err(|error| SourceError::new(format!("cannot rename {name}"), error))?;
+        self.report_refused(&moved, &problems);
+        self.gone.push(name.to_owned());
+        Ok(())
+    }
+
+    /// Rejects a file whose name is not UTF-8.
+    fn refuse_unnamed(&self, file: &OsStr) -> Result<(), SourceError> {
+        let problem = Problem::new(Code::InvalidCharacters, "", "has a name that is not UTF-8");
+        let problems = [problem.hint("drop it again under a name in UTF-8")];
+        match finish::refuse(&self.folder, file, 0, &problems, self.now()) {
+            Ok(moved) => self.report_refused(&moved, &problems),
+            // It was removed manually.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(SourceError::new(format!("cannot rename {}", file.to_string_lossy()), error)),
+        }
+        Ok(())
+    }
+
+    fn report_refused(&self, moved: &str, problems: &[Problem]) {
         let first = problems.first().map(ToString::to_string).unwrap_or_default();
         tracing::warn!(
             application = %self.setting.application, source = %self.setting.name, file = moved, reason = first,
             "a file is rejected"
         );
-        self.gone.push(name.to_owned());
         metrics::counter!("tocsin_source_files_total", "result" => "refused").increment(1);
-        Ok(())
     }
 
     fn complete(&mut self, name: &str) -> Result<(), SourceError> {

@@ -127,22 +127,22 @@ impl Options for MailOptions {
                 true => "is missing".to_owned(),
                 false => format!("`{}` is not an address with a port", self.listen.escape_debug()),
             };
-            problems.push(
-                Problem::new(Code::InvalidFormat, "listen", text)
-                    .param("format", "socket_address")
-                    .hint("such as `127.0.0.1:2525` or `[::]:25`"),
-            );
+            let problem = match self.listen.is_empty() {
+                true => Problem::new(Code::Required, "listen", text),
+                false => Problem::new(Code::InvalidFormat, "listen", text).param("format", "socket_address"),
+            };
+            problems.push(problem.hint("such as `127.0.0.1:2525` or `[::]:25`"));
         }
         if self.recipients.is_empty() || self.recipients.len() > RECIPIENTS_MAX {
             let text = match self.recipients.len() {
                 0 => "are missing: the accepted recipient addresses".to_owned(),
                 more => format!("are {more}; the limit is {RECIPIENTS_MAX}"),
             };
-            problems.push(
-                Problem::new(Code::TooMany, "recipients", text)
-                    .param("limit", RECIPIENTS_MAX)
-                    .hint("such as `[alarms@example.org]`; `*` accepts all"),
-            );
+            let problem = match self.recipients.is_empty() {
+                true => Problem::new(Code::Required, "recipients", text),
+                false => Problem::new(Code::TooMany, "recipients", text).param("limit", RECIPIENTS_MAX),
+            };
+            problems.push(problem.hint("such as `[alarms@example.org]`; `*` accepts all"));
         }
         for (at, pattern) in self.recipients.iter().enumerate() {
             if !(pattern == "*" || pattern.contains('@')) || pattern.len() > 320 || pattern.contains(char::is_control) {

@@ -81,10 +81,9 @@ impl Options for NatsOptions {
         let is_name =
             |name: &str| !name.is_empty() && !name.contains(['.', '*', '>', '/', '\\', ' ', '\t', '\n', '\r']);
         if !is_name(&self.stream) {
-            problems.push(
-                Problem::new(Code::Required, "stream", "is missing, or not the name of a stream")
-                    .hint("such as `QUAKES`"),
-            );
+            let code = if self.stream.is_empty() { Code::Required } else { Code::InvalidFormat };
+            problems
+                .push(Problem::new(code, "stream", "is missing, or not the name of a stream").hint("such as `QUAKES`"));
         }
         if self.consumer.as_ref().is_some_and(|name| !is_name(name)) {
             problems.push(

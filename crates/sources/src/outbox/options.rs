@@ -55,7 +55,8 @@ impl Options for OutboxOptions {
         let names = [("table", Some(&self.table)), ("key", Some(&self.key)), ("taken", self.taken.as_ref())];
         for (option, name) in names {
             if name.is_some_and(|name| name.is_empty() || name.contains('\0') || name.contains(sql::PARAMETER)) {
-                problems.push(Problem::new(Code::Required, option, "is missing, or not a name"));
+                let code = if name.is_some_and(String::is_empty) { Code::Required } else { Code::InvalidFormat };
+                problems.push(Problem::new(code, option, "is missing, or not a name"));
             }
         }
         problems

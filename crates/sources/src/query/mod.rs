@@ -177,7 +177,7 @@ impl Query {
         let shown = rows.item(at).shown();
         if self.unmarked.len() < UNMARKED_MAX && self.unmarked.insert(hash(&[&shown])) {
             let text = "is NULL, so the row has no mark and is not taken; give it a value, or exclude such rows";
-            builder.reject(&[Problem::new(Code::WrongType, self.options.mark.as_str(), text)], shown);
+            builder.reject(&[Problem::new(Code::Required, self.options.mark.as_str(), text)], shown);
         }
     }
 }
