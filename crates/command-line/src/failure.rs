@@ -111,6 +111,18 @@ impl Failure {
     }
 }
 
+/// Opens a file that a command reads piece by piece.
+///
+/// # Errors
+/// If it cannot be opened, or is a folder.
+pub fn open_file(path: &Path) -> Outcome<File> {
+    let opened = File::open(path).and_then(|file| match file.metadata()?.is_dir() {
+        true => Err(io::ErrorKind::IsADirectory.into()),
+        false => Ok(file),
+    });
+    opened.map_err(|error| Failure::file("read", path, &error))
+}
+
 /// The most bytes of a file that a command or the configuration names; as many as a message can have.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
@@ -172,6 +184,13 @@ mod tests {
         assert_eq!(refused.to_json()["code"], "insufficient_scope");
         assert_eq!(refused.to_json()["document"], document);
         assert_eq!(Failure::failed("broken").code(), "command_failed");
+    }
+
+    #[test]
+    fn a_folder_is_not_opened_as_a_file() {
+        let failure = open_file(Path::new("/")).expect_err("a folder");
+        assert!(failure.to_string().contains("cannot read /: is a directory"), "{failure}");
+        assert!(open_file(Path::new("/dev/null")).is_ok());
     }
 
     #[test]

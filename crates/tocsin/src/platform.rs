@@ -199,7 +199,6 @@ fn read_below(folder: &Path, path: &str) -> Result<String, String> {
 }
 
 /// Reads a referenced text file: stylesheets can declare their encoding, and any text can begin with a byte-order mark.
-/// mark.
 fn read_text(path: &Path) -> Result<String, String> {
     let bytes = read_regular(path, NAMED_BYTES_MAX)?;
     let is_xml = path.extension().is_some_and(|ending| ending == "xsl" || ending == "xslt" || ending == "xml");
@@ -538,6 +537,7 @@ fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
         retention_time_zone: options.retention_time_zone.clone(),
         activity_days: options.activity_days.max(1),
         source_folders: Folders { allow: configuration.sources.allow_folders.clone() },
+        channel_folders: configuration.delivery.allow_folders.clone(),
         source_listeners: Listeners { allow: configuration.sources.allow_listen.clone() },
         suppression: suppression_policy(&configuration.suppression),
     })

@@ -170,6 +170,19 @@ fn a_release_of_an_unclean_tree_or_of_no_version_is_refused() {
 }
 
 #[test]
+fn a_release_without_one_of_its_files_fails() {
+    if missing(&[Peer::Git, Peer::Python]) {
+        return;
+    }
+    let tree = Tree::new();
+    tree.run("git", &["rm", "--quiet", "LICENSE"]);
+    tree.run("git", &["commit", "--quiet", "--message", "Remove the licence"]);
+    let reason = tree.refused(&["0.2.0"]);
+    assert!(reason.contains("failed: files"), "{reason}");
+    assert_eq!(tree.run("git", &["tag"]), "");
+}
+
+#[test]
 fn the_bill_of_materials_lists_the_linked_crates_with_licence_and_checksum() {
     if missing(&[Peer::Python]) {
         return;

@@ -57,6 +57,7 @@ impl Args {
         }
         let configuration = configuration::load(configuration, &[])?.configuration;
         let (folder, reserve) = (configuration.data.folder, configuration.journal.disk_reserve.0);
+        check_place(&folder, &self.to)?;
         let to = self.to.clone();
         let version = env!("CARGO_PKG_VERSION");
         let taking =
@@ -104,6 +105,7 @@ impl Restore {
             return self::drill(terminal, from, configuration, json).await;
         }
         let from = from.expect("clap requires it without --drill");
+        check_place(&folder, &from)?;
         let work = tokio::task::spawn_blocking(move || {
             let verified = backup::verify(&from).map_err(|error| failed("use this backup", &error))?;
             if check {
@@ -126,6 +128,16 @@ impl Restore {
         };
         show(terminal, done, &manifest)
     }
+}
+
+/// Refuses a backup inside the data folder, except where `--remote` creates it.
+fn check_place(folder: &Path, place: &Path) -> Outcome {
+    if backup::is_in_data_folder(folder, place) {
+        let (place, folder) = (place.display(), folder.display());
+        let what = format!("{place} is inside the data folder {folder}; use a folder outside of it, or in `backups`");
+        return Err(Failure::usage(what));
+    }
+    Ok(())
 }
 
 /// Temporary folder of a drill, removed on drop.
@@ -274,6 +286,21 @@ mod tests {
         let none = || Err(Failure::failed("no server is needed"));
         args.run(&terminal, &configuration, none).await.expect("the backup is taken");
         assert!(captured.text().contains("records.db"), "{}", captured.text());
+
+        // No backup is created in the data folder or restored from it, also by a symbolic link.
+        std::os::unix::fs::symlink(&folder, temporary.path().join("link")).expect("linked");
+        for inside in ["data", "data/sub", "data/new/sub", "data/backups", "data/backups/../sub", "link/sub"] {
+            let place = temporary.path().join(inside);
+            let place = place.to_str().expect("a path");
+            let (args, configuration) = wrapped::<Args>(&folder, &[place]);
+            let error = args.run(&terminal, &configuration, none).await.expect_err("it is inside");
+            assert!(error.to_string().contains("is inside the data folder"), "{inside}: {error}");
+            let (args, configuration) = wrapped::<Restore>(&folder, &[place, "--replace"]);
+            let error = args.run(&terminal, &configuration).await.expect_err("it is inside");
+            assert!(error.to_string().contains("is inside the data folder"), "{inside}: {error}");
+        }
+        assert!(folder.join("records.db").exists() && !folder.join("sub").exists());
+        assert!(!backup::is_in_data_folder(&folder, &folder.join("backups/monday")));
 
         let (args, configuration) = wrapped::<Restore>(&folder, &[copy_text]);
         let there = args.run(&terminal, &configuration).await.expect_err("databases exist");

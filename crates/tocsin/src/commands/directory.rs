@@ -16,7 +16,7 @@ use super::export::stream;
 use crate::{
     client::Client,
     configuration::{self, ConfigurationArgs},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, open_file},
     platform,
     terminal::{Terminal, printable, thousands},
 };
@@ -94,7 +94,7 @@ const ENTRY: &[u8] = b"\n\ndn:";
 async fn import(terminal: &Terminal, directory: &Directory, file: PathBuf) -> Outcome {
     let input: Box<dyn BufRead> = match file.to_str() {
         Some("-") => Box::new(BufReader::new(std::io::stdin())),
-        _ => Box::new(BufReader::new(File::open(&file).map_err(|error| Failure::file("read", &file, &error))?)),
+        _ => Box::new(BufReader::new(open_file(&file)?)),
     };
     let started = Instant::now();
     let bar = terminal.progress(None, "{spinner} {pos} records");

@@ -157,13 +157,16 @@ impl Args {
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         match self.what {
             Action::Check { file } => {
-                let (name, checked) = put(client, &file, DRY_RUN).await?;
+                let definition = platform::read_definition_text(&file)?;
+                let (name, checked) = put(client, &file, &definition, DRY_RUN).await?;
                 show_warnings(terminal, &checked)?;
                 let fine = format_args!("{}: {} is fine", file.display(), printable(&name)).to_string();
                 Ok(terminal.line(terminal.paint(Colour::Green, fine))?)
             }
             Action::Apply { file, dry_run, yes } => {
-                let (name, changes) = put(client, &file, DRY_RUN).await?;
+                // Read once: the definition that is applied is the one whose changes were confirmed.
+                let definition = platform::read_definition_text(&file)?;
+                let (name, changes) = put(client, &file, &definition, DRY_RUN).await?;
                 show_changes(terminal, &name, &changes)?;
                 let has_changes = changes["created"] == true || changes["differences"] != json!([]);
                 if dry_run {
@@ -173,7 +176,7 @@ impl Args {
                     confirm(terminal, yes, "apply this?")?;
                 }
                 // Also without a change: the stored version may not run yet.
-                let (name, applied) = put(client, &file, "").await?;
+                let (name, applied) = put(client, &file, &definition, "").await?;
                 let runs = format!("{} runs as version {}", printable(&name), applied["version"]);
                 Ok(terminal.line(terminal.paint(Colour::Green, runs))?)
             }
@@ -334,16 +337,15 @@ fn show_warnings(terminal: &Terminal, checked: &Value) -> Outcome {
 }
 
 /// Sends a definition to be applied. Returns its name and the answer.
-async fn put(client: &Client, file: &std::path::Path, query: &str) -> Outcome<(String, Value)> {
-    let definition = platform::read_definition_text(file)?;
-    let Some(name) = exchange_name(&definition) else {
+async fn put(client: &Client, file: &std::path::Path, definition: &str, query: &str) -> Outcome<(String, Value)> {
+    let Some(name) = exchange_name(definition) else {
         return Err(Failure::failed(format!(
             "the exchange name is missing; add `exchange: <name>` at the top of {}",
             file.display()
         )));
     };
     let request = client.request(Method::PUT, &format!("/v1/exchanges/{}{query}", segment(&name)));
-    let request = request.header(header::CONTENT_TYPE, "application/yaml").body(definition);
+    let request = request.header(header::CONTENT_TYPE, "application/yaml").body(definition.to_owned());
     let answer = client.exchange(request).await?;
     if !answer.status().is_success() {
         let response = problem(answer).await;

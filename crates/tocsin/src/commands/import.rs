@@ -10,7 +10,7 @@ use tokio_util::io::ReaderStream;
 
 use crate::{
     client::{Client, with_query},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, open_file},
     problems::problem_line,
     terminal::{Colour, Terminal, printable, thousands},
 };
@@ -115,8 +115,7 @@ impl Args {
                 None,
             )
         } else {
-            let file =
-                tokio::fs::File::open(&input.file).await.map_err(|error| Failure::file("read", &input.file, &error))?;
+            let file = tokio::fs::File::from_std(open_file(&input.file)?);
             let length = file.metadata().await.ok().map(|data| data.len());
             (ReaderStream::with_capacity(Box::new(file) as Box<_>, 1 << 16), length)
         };
@@ -278,6 +277,18 @@ mod tests {
         let end = outcome.map_or_else(|failure| format!("failed: {failure}\n"), |()| String::new());
         let text = format!("{}{end}{}", captured.text(), server.requests().join("\n"));
         expected.assert_eq(&text.replace(&*file.to_string_lossy(), "people.csv"));
+    }
+
+    #[tokio::test]
+    async fn a_folder_is_reported_before_a_request() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let server = FakeServer::start(Vec::new()).await;
+        let (terminal, _) = Terminal::captured();
+        let args = ["import", "subscribers", folder.path().to_str().expect("a path")];
+        let outcome = <TestCli as clap::Parser>::parse_from(args).args.run(&terminal, &server.client()).await;
+        let failure = outcome.expect_err("a folder").to_string();
+        assert!(failure.contains("cannot read") && failure.contains("is a directory"), "{failure}");
+        assert_eq!(server.requests(), [] as [String; 0]);
     }
 
     #[tokio::test]

@@ -41,6 +41,7 @@ enum Action {
   tocsin keys create 'Ada, on duty' --role operator --expires 90d")]
     Create {
         /// Purpose of the key
+        #[arg(value_parser = purpose)]
         description: String,
         /// Permissions: admin, or applications:read, applications:write, subscribers:read, subscribers:write,
         /// events:write, operations:read, operations:write, keys:write, bounces:write, inbox:read, inbox:write,
@@ -120,10 +121,24 @@ impl Args {
     }
 }
 
+/// Parses the description of a key.
+fn purpose(text: &str) -> Result<String, &'static str> {
+    match text.trim() {
+        "" => Err("the description is empty; state the purpose of the key"),
+        text => Ok(text.to_owned()),
+    }
+}
+
 /// Parses a time, or a duration from now.
 fn expiry(when: &str, now: Timestamp) -> Outcome<Timestamp> {
     if let Ok(period) = when.parse::<Period>() {
-        return Ok(now + period.0);
+        let end = now + period.0;
+        // A time beyond the year 9999 has no form in RFC 3339.
+        return end.to_string().parse().map_err(|_| {
+            Failure::usage(format!(
+                "--expires `{when}` ends after the year 9999; leave it out for a key without expiry"
+            ))
+        });
     }
     when.parse().map_err(|_| {
         Failure::usage(format!(
@@ -167,11 +182,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_empty_description_is_refused() {
+        #[derive(Debug, clap::Parser)]
+        struct TestCli {
+            #[command(flatten)]
+            _args: Args,
+        }
+        for empty in ["", "  "] {
+            let read = <TestCli as clap::Parser>::try_parse_from(["keys", "create", empty, "--scope", "admin"]);
+            let error = read.expect_err("the description is empty").to_string();
+            assert!(error.contains("state the purpose of the key"), "{error}");
+        }
+        assert_eq!(purpose(" Ada "), Ok("Ada".to_owned()));
+    }
+
+    #[test]
     fn expiry_is_a_time_or_a_duration() {
         let now: Timestamp = "2026-11-21T00:00:00Z".parse().expect("a time");
         let read = |when: &str| expiry(when, now).map(|time| time.to_string()).map_err(|failure| failure.exit);
         assert_eq!(read("90d"), Ok("2027-02-19T00:00:00Z".into()));
         assert_eq!(read("2027-01-01T01:00:00+01:00"), Ok("2027-01-01T00:00:00Z".into()));
+        let late = expiry("99999999d", now).expect_err("after the year 9999").to_string();
+        assert!(late.contains("`99999999d` ends after the year 9999"), "{late}");
         assert_eq!(read("soon"), Err(crate::failure::Exit::Usage));
     }
 }

@@ -1,7 +1,6 @@
 //! Command `publish`: submits events in batches, from JSON, NDJSON or GeoJSON features.
 
 use std::{
-    fs::File,
     io::{self, BufRead, BufReader, IsTerminal},
     path::PathBuf,
     time::Duration,
@@ -14,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     client::{Client, problem, segment, with_query},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, open_file},
     terminal::{Colour, Terminal, thousands},
 };
 
@@ -265,7 +264,7 @@ impl ReadPlan {
         } else if self.file.as_os_str() == "-" {
             Box::new(BufReader::new(io::stdin()))
         } else {
-            let file = File::open(&self.file).map_err(|error| Failure::file("read", &self.file, &error))?;
+            let file = open_file(&self.file)?;
             if self.items.is_some() && file.metadata().is_ok_and(|data| data.len() > DOCUMENT_BYTES_MAX) {
                 return Err(Failure::failed(format!(
                     "{name} is larger than 1 GiB; --items reads it into memory; convert it to NDJSON first"
