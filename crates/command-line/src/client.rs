@@ -1,6 +1,10 @@
 //! Client of the HTTP API: authenticated requests; every error becomes advice for the user.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    error::Error,
+    io,
+    time::{Duration, SystemTime},
+};
 
 use reqwest::{Method, RequestBuilder, Response, StatusCode, header};
 use serde::Serialize;
@@ -28,6 +32,7 @@ pub struct Client {
     http: reqwest::Client,
     server: String,
     key: Option<String>,
+    key_search: Option<String>,
 }
 
 impl Client {
@@ -45,7 +50,14 @@ impl Client {
             .no_proxy()
             .build()
             .map_err(|error| Failure::failed("cannot create the HTTP client").because(&error))?;
-        Ok(Client { http, server: server.into(), key })
+        Ok(Client { http, server: server.into(), key, key_search: None })
+    }
+
+    /// Adds where a key was searched without success, such as `looked for data/admin.key`. It is part of the advice if
+    /// the server requires a key.
+    pub fn with_key_search(mut self, result: String) -> Self {
+        self.key_search = Some(result);
+        self
     }
 
     /// Underlying HTTP client with its certificates and timeouts.
@@ -79,9 +91,18 @@ impl Client {
     /// Sends a request and returns the response, whatever its status.
     ///
     /// # Errors
-    /// If the server does not respond.
+    /// If the server does not respond, or requires a key and there is none.
     pub async fn exchange(&self, request: RequestBuilder) -> Outcome<Response> {
-        request.send().await.map_err(|error| self.unreachable(&error))
+        let answer = request.send().await.map_err(|error| self.unreachable(&error))?;
+        if answer.status() != StatusCode::UNAUTHORIZED || self.key.is_some() {
+            return Ok(answer);
+        }
+        let mut failure = problem(answer).await.failure();
+        failure.message = match &self.key_search {
+            Some(result) => format!("no key: {result}; give --key, TOCSIN_KEY, --key-file or --data FOLDER"),
+            None => NO_KEY.to_owned(),
+        };
+        Err(failure)
     }
 
     /// GET of JSON.
@@ -154,7 +175,21 @@ impl Client {
 
     /// Advice if the server does not respond.
     pub fn unreachable(&self, error: &reqwest::Error) -> Failure {
-        let advice = if error.is_connect() {
+        let tls = error.is_connect().then(|| TlsFailure::of(error)).flatten();
+        let advice = if let Some(tls) = tls.filter(|_| self.server.starts_with("https://")) {
+            match tls {
+                TlsFailure::NotTls => format!(
+                    "{} does not respond with TLS; for a server without TLS use {}",
+                    self.server,
+                    self.server.replacen("https", "http", 1)
+                ),
+                TlsFailure::Certificate => format!(
+                    "the certificate of {} is not valid here; check the host name and the trusted authorities",
+                    self.server
+                ),
+                TlsFailure::Other => format!("the TLS handshake with {} failed", self.server),
+            }
+        } else if error.is_connect() {
             format!(
                 "no server responds at {}; start one with `tocsin serve`, or specify another with --server or TOCSIN_SERVER",
                 self.server
@@ -171,6 +206,49 @@ impl Client {
     }
 }
 
+/// Advice without a key.
+const NO_KEY: &str = "no key; give --key, TOCSIN_KEY or --key-file";
+
+/// Advice with a key that the server does not accept.
+const UNKNOWN_KEY: &str =
+    "the server does not know this key; check --server, and the key of --key, TOCSIN_KEY, --key-file or --data";
+
+/// Cause of a failed TLS handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TlsFailure {
+    /// The response is not TLS, or the server closed the connection.
+    NotTls,
+    /// The certificate is not valid.
+    Certificate,
+    /// Another cause, such as no common version.
+    Other,
+}
+
+impl TlsFailure {
+    /// Finds the failed handshake in the causes of an error.
+    fn of(error: &(dyn Error + 'static)) -> Option<Self> {
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            match error.downcast_ref::<rustls::Error>() {
+                Some(rustls::Error::InvalidMessage(_)) => return Some(TlsFailure::NotTls),
+                Some(rustls::Error::InvalidCertificate(_)) => return Some(TlsFailure::Certificate),
+                Some(_) => return Some(TlsFailure::Other),
+                None => {}
+            }
+            let io = error.downcast_ref::<io::Error>();
+            if io.is_some_and(|io| io.kind() == io::ErrorKind::UnexpectedEof) {
+                return Some(TlsFailure::NotTls);
+            }
+            // The source of an I/O error is that of the error in it.
+            cause = match io.and_then(io::Error::get_ref) {
+                Some(inner) => Some(inner),
+                None => error.source(),
+            };
+        }
+        None
+    }
+}
+
 /// Response other than 2xx, with its problem document (RFC 9457).
 #[derive(Debug, Clone)]
 pub struct ErrorResponse {
@@ -180,6 +258,8 @@ pub struct ErrorResponse {
     pub retry_after: Option<Duration>,
     /// Body; `Null` if it is not JSON.
     pub body: Value,
+    /// Scheme, host and port of the server.
+    pub origin: String,
 }
 
 impl ErrorResponse {
@@ -193,17 +273,30 @@ impl ErrorResponse {
         let text = |name: &str| self.body[name].as_str().map(|text| printable(text).into_owned());
         let title = text("title").or_else(|| self.status.canonical_reason().map(str::to_lowercase)).unwrap_or_default();
         let what = match text("detail") {
-            Some(detail) if detail != title => format!("{title}: {detail}"),
-            _ => title,
+            // The advice says the same as these titles.
+            Some(detail) if detail == title || matches!(self.status.as_u16(), 401 | 404) => detail,
+            Some(detail) => format!("{title}: {detail}"),
+            None => title,
         };
         let problems = self.body["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let has_document = ["type", "title", "code"].iter().any(|name| self.body[name].is_string());
         let advice = match self.status.as_u16() {
-            401 => {
-                "a valid API key is required: --key, TOCSIN_KEY or --key-file; `tocsin init` and the first start print one"
-                    .to_owned()
+            404 | 405 | 501 if !has_document => {
+                format!("{} answers, but is not a Tocsin server, or a proxy is between", self.origin)
             }
+            401 => match self.body["code"].as_str() {
+                Some("credentials_required") => NO_KEY,
+                Some("credentials_expired") => "the key has expired; `tocsin keys create` creates another",
+                Some("credentials_revoked") => "the key was revoked; `tocsin keys create` creates another",
+                Some("credentials_malformed") => "the key does not have the form of a key; copy it again",
+                _ => UNKNOWN_KEY,
+            }
+            .to_owned(),
             403 => "use a key with the required scope; `tocsin keys create --scope` creates one".to_owned(),
-            404 => "not found; check the name or id".to_owned(),
+            404 if self.body["code"] == "route_not_found" => {
+                format!("{what} (HTTP 404); the server may be older than this command")
+            }
+            404 => format!("{what} (HTTP 404); check the name or id"),
             409 if self.slug() == "would-drop-data" => "permit the data loss with --allow-drop".to_owned(),
             409 => "conflict with the present state of the server".to_owned(),
             412 => "the object was changed in the meantime; read it again, then repeat".to_owned(),
@@ -218,13 +311,14 @@ impl ErrorResponse {
             502 if self.slug() == "not-answered" => {
                 "no reply possible; the message is stored, see `tocsin messages list`".to_owned()
             }
-            504 if self.slug() == "not-answered-in-time" => {
-                "no reply in time; see `tocsin messages list`".to_owned()
-            }
+            504 if self.slug() == "not-answered-in-time" => "no reply in time; see `tocsin messages list`".to_owned(),
             500.. => "internal server error; see the server's log".to_owned(),
             _ => "the server refused the request".to_owned(),
         };
-        let mut failure = Failure::failed(advice).detail(format!("{what} (HTTP {})", self.status.as_u16()));
+        let mut failure = Failure::failed(advice);
+        if self.status != StatusCode::NOT_FOUND || !has_document {
+            failure = failure.detail(format!("{what} (HTTP {})", self.status.as_u16()));
+        }
         failure.details.extend(problems.iter().map(problem_line));
         failure.document = self.body.is_object().then(|| Box::new(self.body.clone()));
         failure
@@ -235,8 +329,9 @@ impl ErrorResponse {
 pub async fn problem(answer: Response) -> ErrorResponse {
     let status = answer.status();
     let retry_after = retry_after(&answer);
+    let origin = answer.url().origin().ascii_serialization();
     let body = body(answer).await.unwrap_or_default();
-    ErrorResponse { status, retry_after, body: serde_json::from_slice(&body).unwrap_or(Value::Null) }
+    ErrorResponse { status, retry_after, body: serde_json::from_slice(&body).unwrap_or(Value::Null), origin }
 }
 
 /// `Retry-After` in seconds or as a date, at most an hour.
@@ -290,12 +385,17 @@ pub fn with_query(path: &str, query: &[(&str, &str)]) -> String {
 mod tests {
     use expect_test::{Expect, expect};
     use serde_json::json;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
 
     use super::*;
 
     fn check(status: u16, retry_after: Option<u64>, body: Value, expected: Expect) {
         let status = StatusCode::from_u16(status).expect("a status");
-        let trouble = ErrorResponse { status, retry_after: retry_after.map(Duration::from_secs), body };
+        let origin = "http://127.0.0.1:8025".to_owned();
+        let trouble = ErrorResponse { status, retry_after: retry_after.map(Duration::from_secs), body, origin };
         expected.assert_eq(&trouble.failure().to_string());
     }
 
@@ -306,7 +406,7 @@ mod tests {
             None,
             Value::Null,
             expect![[r#"
-            a valid API key is required: --key, TOCSIN_KEY or --key-file; `tocsin init` and the first start print one
+            the server does not know this key; check --server, and the key of --key, TOCSIN_KEY, --key-file or --data
               unauthorized (HTTP 401)"#]],
         );
         check(
@@ -337,6 +437,64 @@ mod tests {
             internal server error; see the server's log
               bad gateway (HTTP 502)"#]],
         );
+    }
+
+    #[test]
+    fn an_object_that_does_not_exist_is_reported_in_one_line() {
+        let detail = "the application `x` does not exist";
+        let body = json!({"title": "There is no such thing", "code": "not_found", "detail": detail});
+        check(404, None, body, expect!["the application `x` does not exist (HTTP 404); check the name or id"]);
+        let body =
+            json!({"title": "There is no such thing", "code": "route_not_found", "detail": "nothing is at `/v1/x`"});
+        check(404, None, body, expect!["nothing is at `/v1/x` (HTTP 404); the server may be older than this command"]);
+    }
+
+    /// The advice of a failed GET, from a server that sends these bytes to each connection.
+    async fn failure_of(scheme: &str, response: &'static str, key_search: Option<&str>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let task = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let mut request = [0; 4_096];
+                // A request of a client without TLS is not longer; a ClientHello need not be read whole.
+                let _ = stream.read(&mut request).await;
+                let _ = stream.write_all(response.as_bytes()).await;
+                let _ = stream.shutdown().await;
+            }
+        });
+        let mut client = Client::new(format!("{scheme}://{address}"), None).expect("a client");
+        if let Some(result) = key_search {
+            client = client.with_key_search(result.to_owned());
+        }
+        let failure = client.get("/v1/status", &[]).await.expect_err("a failure");
+        task.abort();
+        failure.message.replace(&address.to_string(), "server")
+    }
+
+    #[tokio::test]
+    async fn https_to_a_server_without_tls_suggests_http() {
+        let expected = "https://server does not respond with TLS; for a server without TLS use http://server";
+        for response in ["HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n", ""] {
+            assert_eq!(failure_of("https", response, None).await, expected, "{response}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_no_tocsin_is_reported() {
+        let response = "HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\nconnection: close\r\n\r\nnone";
+        let expected = "http://server answers, but is not a Tocsin server, or a proxy is between";
+        assert_eq!(failure_of("http", response, None).await, expected);
+    }
+
+    #[tokio::test]
+    async fn without_a_key_the_failure_names_where_it_was_searched() {
+        let response = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        assert_eq!(
+            failure_of("http", response, Some("looked for /d/admin.key")).await,
+            "no key: looked for /d/admin.key; give --key, TOCSIN_KEY, --key-file or --data FOLDER"
+        );
+        assert_eq!(failure_of("http", response, None).await, NO_KEY);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
+use tocsin_model::plural::plural;
 
 /// Colours by meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -231,6 +232,11 @@ pub fn thousands(number: u64) -> String {
     out
 }
 
+/// Formats a number with its noun: `1 event`, `1,234 events`.
+pub fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", thousands(count), plural(count, one, many))
+}
+
 /// Formats a duration: `850 us`, `12.5 ms`, `3.21 s`, `2 min 5 s`.
 pub fn duration(time: Duration) -> String {
     let micros = time.as_micros();
@@ -257,6 +263,12 @@ pub fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_count_agrees_with_its_noun() {
+        let shown = [0, 1, 1_234].map(|count| counted(count, "batch", "batches"));
+        assert_eq!(shown, ["0 batches", "1 batch", "1,234 batches"]);
+    }
 
     #[test]
     fn numbers_are_human_readable() {

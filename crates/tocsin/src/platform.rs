@@ -95,13 +95,13 @@ pub fn now() -> Timestamp {
 /// If it cannot be created, or another process holds the lock.
 pub fn lock_folder(folder: &Path) -> Outcome<FolderLock> {
     folder::make(folder, 0o700).map_err(|error| Failure::file("create the data folder", folder, &error))?;
-    keep_private(folder)?;
     let path = folder.join("lock");
     let failed = |error: std::io::Error| Failure::file("lock the data folder with", &path, &error);
     let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
     file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(failed)?;
     match file.try_lock() {
-        Ok(()) => Ok(FolderLock(file)),
+        // Only the holder of the lock changes the modes.
+        Ok(()) => keep_private(folder).map(|()| FolderLock(file)),
         Err(fs::TryLockError::WouldBlock) => Err(Failure::failed(format!(
             "another Tocsin uses {}; stop it first, or specify another folder with --data",
             folder.display()
@@ -716,7 +716,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let data = folder.path().join("a/b");
         let lock = lock_folder(&data).expect("free");
+        let file = data.join("journal.db");
+        fs::write(&file, "x").expect("written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("set");
         assert!(lock_folder(&data).expect_err("the folder is locked").message.starts_with("another Tocsin uses"));
+        let mode = fs::metadata(&file).expect("there").permissions().mode() & 0o777;
+        assert_eq!(mode, 0o644, "the files of another server stay unchanged");
         drop(lock);
         lock_folder(&data).expect("free again");
         assert_eq!(fs::metadata(&data).expect("made").permissions().mode() & 0o777, 0o700);

@@ -49,6 +49,7 @@ impl Args {
             failure
         })?;
         let Some(name) = application_name(&text) else {
+            super::check::refuse_exchange(&self.file, &text, "apply")?;
             return Err(Failure::failed(format!(
                 "the application name is missing; add `application: <name>` at the top of {}",
                 self.file.display()

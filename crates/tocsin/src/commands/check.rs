@@ -1,8 +1,9 @@
 //! Command `check`: checks a definition without a server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
+use tocsin_model::definition;
 
 use crate::{
     configuration::{self, ConfigurationArgs},
@@ -31,6 +32,7 @@ impl Args {
     /// # Errors
     /// If the definition is invalid.
     pub fn run(self, terminal: &Terminal, configuration: &ConfigurationArgs) -> Outcome {
+        refuse_exchange(&self.file, &platform::read_definition_text(&self.file)?, "check")?;
         // An unreadable configuration permits nothing; `tocsin config` reports it.
         let configuration =
             configuration::load(configuration, &[]).map(|loaded| loaded.configuration).unwrap_or_default();
@@ -70,10 +72,19 @@ impl Args {
     }
 }
 
+/// Refuses the definition of an exchange, with the command for it.
+///
+/// # Errors
+/// If the text defines an exchange.
+pub(super) fn refuse_exchange(file: &Path, text: &str, action: &str) -> Outcome {
+    if definition::named(text).is_some() || definition::named_exchange(text).is_none() {
+        return Ok(());
+    }
+    Err(Failure::failed(format!("{} is an exchange definition; use `tocsin exchange {action}`", file.display())))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use tocsin_model::problem::{Code, Problem};
 
     use super::*;
@@ -118,6 +129,16 @@ sources:
         );
         configuration.sources.allow_listen = vec!["0.0.0.0:25".parse().expect("an address")];
         check(&configuration, &[rows]);
+    }
+
+    #[test]
+    fn the_definition_of_an_exchange_is_refused_with_the_command_for_it() {
+        let check = |text: &str| refuse_exchange(Path::new("shop.yaml"), text, "check");
+        let refused = check("exchange: shop\nreceive: {}\n").expect_err("an exchange").to_string();
+        assert_eq!(refused, "shop.yaml is an exchange definition; use `tocsin exchange check`");
+        for other in ["application: doors\n", "application: doors\nexchange: shop\n", "events: {}\n", ": ["] {
+            assert!(check(other).is_ok(), "{other}");
+        }
     }
 
     #[test]

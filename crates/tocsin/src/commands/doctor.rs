@@ -216,11 +216,7 @@ async fn server(client: &Client, probe: bool) -> Vec<Finding> {
     let status = match client.get("/v1/status", &[]).await {
         Ok(status) => status,
         Err(failure) => {
-            findings.push(Finding::warn(
-                "server",
-                failure.to_string().replace('\n', ";"),
-                "the checks that need a key were skipped",
-            ));
+            findings.push(Finding::warn("server", in_one_line(&failure), "the checks that need a key were skipped"));
             return findings;
         }
     };
@@ -256,13 +252,18 @@ async fn server(client: &Client, probe: bool) -> Vec<Finding> {
                 Ok(answer) => findings.extend(channels(name, &answer)),
                 Err(failure) => findings.push(Finding::warn(
                     &format!("channels of {name}"),
-                    failure.to_string().replace('\n', ";"),
+                    in_one_line(&failure),
                     "they were not probed",
                 )),
             }
         }
     }
     findings
+}
+
+/// The advice and the causes of a failure, in one line.
+fn in_one_line(failure: &Failure) -> String {
+    failure.to_string().replace("\n  ", "; ")
 }
 
 fn channels(application: &str, answer: &Value) -> Vec<Finding> {
@@ -305,6 +306,20 @@ mod tests {
         assert_eq!(skew_seconds("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(0));
         assert_eq!(skew_seconds("Sun, 06 Nov 1994 08:49:47 GMT", now), Some(10));
         assert_eq!(skew_seconds("yesterday", now), None);
+    }
+
+    #[tokio::test]
+    async fn a_key_of_another_server_is_reported_in_one_line() {
+        let unknown = json!({"type": "/problems/unauthenticated", "code": "credentials_unknown",
+            "title": "A good key is needed", "detail": "the key is not known"});
+        let server = FakeServer::start(vec![(200, json!({})), (401, unknown)]).await;
+        let findings = super::server(&server.client(), true).await;
+        let last = findings.last().expect("a finding");
+        assert_eq!(
+            last.text,
+            "the server does not know this key; check --server, and the key of --key, TOCSIN_KEY, --key-file or \
+             --data; the key is not known (HTTP 401)"
+        );
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use reqwest::{Method, header};
 use serde_json::{Value, json};
-use tocsin_model::definition::named_exchange;
+use tocsin_model::definition::{named, named_exchange};
 
 use super::lists::{ItemList, author};
 use crate::{
@@ -339,6 +339,12 @@ fn show_warnings(terminal: &Terminal, checked: &Value) -> Outcome {
 /// Sends a definition to be applied. Returns its name and the answer.
 async fn put(client: &Client, file: &std::path::Path, definition: &str, query: &str) -> Outcome<(String, Value)> {
     let Some(name) = exchange_name(definition) else {
+        if named(definition).is_some() {
+            return Err(Failure::failed(format!(
+                "{} is an application; use `tocsin check` or `tocsin apply`",
+                file.display()
+            )));
+        }
         return Err(Failure::failed(format!(
             "the exchange name is missing; add `exchange: <name>` at the top of {}",
             file.display()
@@ -395,6 +401,16 @@ mod tests {
         let args = [&["apply", file.to_str().expect("a path")], args].concat();
         let run = async |args: Args, terminal: &Terminal, client: &Client| args.run(terminal, client).await;
         fake_server::check("exchange", &args, answers, run, expected).await;
+    }
+
+    #[tokio::test]
+    async fn the_definition_of_an_application_is_refused_with_the_commands_for_it() {
+        let client = Client::new("http://127.0.0.1:9", None).expect("a client");
+        let file = std::path::Path::new("doors.yaml");
+        let refused = put(&client, file, "application: doors\n", DRY_RUN).await.expect_err("an application");
+        assert_eq!(refused.to_string(), "doors.yaml is an application; use `tocsin check` or `tocsin apply`");
+        let unnamed = put(&client, file, "send: {}\n", DRY_RUN).await.expect_err("no name").to_string();
+        assert!(unnamed.starts_with("the exchange name is missing"), "{unnamed}");
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use super::lists::{ItemList, chosen};
 use crate::{
     client::Client,
     failure::{Failure, Outcome},
-    terminal::{Terminal, printable, thousands},
+    terminal::{Terminal, counted, printable},
 };
 
 /// Arguments of `tocsin firings`.
@@ -131,7 +131,7 @@ impl Args {
             Action::Refire { filter, all } => {
                 let answer = client.post("/v1/firings/refire", &filter.body(all)?).await?;
                 let batches = answer["batches"].as_u64().unwrap_or_default();
-                terminal.line(format_args!("rules run for {} event batches", thousands(batches)))?;
+                terminal.line(format_args!("rules run for {}", counted(batches, "event batch", "event batches")))?;
                 let failed = answer["failed"].as_array().map(Vec::as_slice).unwrap_or_default();
                 for again in failed {
                     let reason = printable(again["reason"].as_str().unwrap_or_default());
@@ -147,14 +147,15 @@ impl Args {
                 if !yes {
                     let items = filter.list(client, usize::MAX).await?;
                     let batches: u64 = items.iter().filter_map(|item| item["batches"].as_u64()).sum();
-                    let question = format!("dismiss {} event batches without running their rules?", thousands(batches));
+                    let batches = counted(batches, "event batch", "event batches");
+                    let question = format!("dismiss {batches} without running the rules?");
                     if !terminal.confirm(&question)? {
                         return Err(Failure::failed("nothing was changed; --yes skips the confirmation"));
                     }
                 }
                 let answer = client.post("/v1/firings/dismiss", &body).await?;
                 let batches = answer["batches"].as_u64().unwrap_or_default();
-                Ok(terminal.line(format_args!("{} event batches dismissed", thousands(batches)))?)
+                Ok(terminal.line(format_args!("{} dismissed", counted(batches, "event batch", "event batches")))?)
             }
         }
     }
@@ -171,13 +172,13 @@ fn slow(terminal: &Terminal, items: &[Value], json: bool) -> Outcome {
     for item in items {
         let text = |name: &str| printable(item[name].as_str().unwrap_or_default()).into_owned();
         terminal.line(format_args!(
-            "{} {}/{} took {} ms of {} for {} events of {}",
+            "{} {}/{} took {} ms of {} for {} of {}",
             text("at"),
             text("application"),
             text("rule"),
             item["took_ms"],
             item["timeout_ms"],
-            thousands(item["events"].as_u64().unwrap_or_default()),
+            counted(item["events"].as_u64().unwrap_or_default(), "event", "events"),
             text("batch"),
         ))?;
         for step in item["plan"].as_array().map(Vec::as_slice).unwrap_or_default() {

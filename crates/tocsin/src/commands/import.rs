@@ -12,7 +12,7 @@ use crate::{
     client::{Client, with_query},
     failure::{Failure, Outcome, open_file},
     problems::problem_line,
-    terminal::{Colour, Terminal, printable, thousands},
+    terminal::{Colour, Terminal, counted, printable, thousands},
 };
 
 /// Maximum length of a line of the response.
@@ -144,8 +144,8 @@ impl Args {
         let Summary { lines, stored, failed, warned } = summary?;
         let warned = if warned > 0 { format!(", {} with warnings", thousands(warned)) } else { String::new() };
         terminal.line(format_args!(
-            "{} lines: {} stored, {} refused{warned}",
-            thousands(lines),
+            "{}: {} stored, {} refused{warned}",
+            counted(lines, "line", "lines"),
             thousands(stored),
             thousands(failed)
         ))?;
@@ -309,7 +309,7 @@ mod tests {
             &["subscriptions", "--application", "quakes", "--class", "nearby"],
             vec![(200, json!("{\"lines\":1,\"stored\":1,\"failed\":0}\n"))],
             expect![[r#"
-            1 lines: 1 stored, 0 refused
+            1 line: 1 stored, 0 refused
             POST /v1/import/subscriptions?application=quakes&class=nearby [text/csv] id,locale
             alice,de"#]],
         )

@@ -46,7 +46,7 @@ enum Action {
         /// Permissions: admin, or applications:read, applications:write, subscribers:read, subscribers:write,
         /// events:write, operations:read, operations:write, keys:write, bounces:write, inbox:read, inbox:write,
         /// messages:write, sync:read, sync:write; repeatable, or comma-separated
-        #[arg(long, required_unless_present = "role", value_delimiter = ',')]
+        #[arg(long, value_delimiter = ',')]
         scope: Vec<String>,
         /// Role whose scopes the key gets; `tocsin keys roles` lists the roles; repeatable, or comma-separated
         #[arg(long, value_delimiter = ',')]
@@ -94,6 +94,11 @@ impl Args {
                 Ok(terminal.table(&["role", "description", "scopes"], &rows)?)
             }
             Action::Create { description, scope, role, resource, expires, json } => {
+                if scope.is_empty() && role.is_empty() {
+                    return Err(Failure::usage(
+                        "a key needs --scope, such as events:write, or --role; `tocsin keys roles` lists the roles",
+                    ));
+                }
                 let expires = expires.map(|when| expiry(&when, SystemTime::now().into())).transpose()?;
                 let mut body = json!({
                     "description": description, "scopes": scope, "roles": role, "resources": resource,
@@ -108,10 +113,13 @@ impl Args {
                 let key = made["key"]
                     .as_str()
                     .ok_or_else(|| Failure::failed("the response has no key; is this a Tocsin server?"))?;
-                Ok(terminal.line(format_args!(
-                    "the key, shown this once:\n\n    {}",
+                let id = text(&made, "id");
+                terminal.line(format_args!(
+                    "the key, shown this once:\n\n    {}\n",
                     terminal.paint(Colour::Bold, printable(key))
-                ))?)
+                ))?;
+                terminal.line(format_args!("its id is {id}; `tocsin keys revoke {id}` revokes it"))?;
+                Ok(terminal.line("next: set TOCSIN_KEY to the key, or send the header `Authorization: Bearer KEY`")?)
             }
             Action::Revoke { id } => {
                 client.send(client.request(Method::DELETE, &format!("/v1/keys/{}", segment(&id)))).await?;
@@ -179,7 +187,10 @@ fn list(of: &Value, name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use expect_test::expect;
+
     use super::*;
+    use crate::commands::fake_server;
 
     #[test]
     fn an_empty_description_is_refused() {
@@ -194,6 +205,36 @@ mod tests {
             assert!(error.contains("state the purpose of the key"), "{error}");
         }
         assert_eq!(purpose(" Ada "), Ok("Ada".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_created_key_is_printed_with_its_id_and_the_next_step() {
+        fake_server::check(
+            "keys",
+            &["create", "x"],
+            vec![],
+            Args::run,
+            expect![[r#"
+            failed: a key needs --scope, such as events:write, or --role; `tocsin keys roles` lists the roles
+        "#]],
+        )
+        .await;
+        let made = vec![(201, json!({"id": "k1", "key": "tocsin_k1_secret"}))];
+        fake_server::check(
+            "keys",
+            &["create", "x", "--role", "operator"],
+            made,
+            Args::run,
+            expect![[r#"
+            the key, shown this once:
+
+                tocsin_k1_secret
+
+            its id is k1; `tocsin keys revoke k1` revokes it
+            next: set TOCSIN_KEY to the key, or send the header `Authorization: Bearer KEY`
+            POST /v1/keys [application/json] {"description":"x","scopes":[],"roles":["operator"],"resources":[]}"#]],
+        )
+        .await;
     }
 
     #[test]

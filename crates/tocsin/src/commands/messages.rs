@@ -15,7 +15,7 @@ use super::{
 use crate::{
     client::{Client, present_parameters, problem, segment},
     failure::{Failure, Outcome, read_file},
-    terminal::{Terminal, cut, printable, thousands},
+    terminal::{Terminal, counted, cut, printable, thousands},
 };
 
 /// Arguments of `tocsin messages`.
@@ -334,7 +334,7 @@ impl Args {
                     terminal.line(format_args!("{}: {}", text(unchanged, "id"), text(unchanged, "reason")))?;
                 }
                 let resumed = thousands(answer["resumed"].as_u64().unwrap_or_default());
-                Ok(terminal.line(format_args!("{} messages edited, {resumed} resumed", count(&answer)))?)
+                Ok(terminal.line(format_args!("{} edited, {resumed} resumed", count(&answer)))?)
             }
             Action::Find { exchange, what, since, until, limit, json } => {
                 let wrong = || Failure::usage(format!("expected `property=value`; found `{what}`"));
@@ -360,7 +360,7 @@ impl Args {
             Action::Original { id } => print_bytes(terminal, client, &id, "original").await,
             Action::Resume { filter, when, all } => {
                 let answer = client.post("/v1/messages/resume", &Value::Object(filter.body(all, &when)?)).await?;
-                Ok(terminal.line(format_args!("{} messages resumed", count(&answer)))?)
+                Ok(terminal.line(format_args!("{} resumed", count(&answer)))?)
             }
             Action::End { filter, when, all, open, yes } => {
                 let mut body = filter.body(all, &when)?;
@@ -371,14 +371,14 @@ impl Args {
                     return Err(Failure::failed("nothing was changed; --yes skips the confirmation"));
                 }
                 let answer = client.post("/v1/messages/end", &Value::Object(body)).await?;
-                Ok(terminal.line(format_args!("{} messages ended", count(&answer)))?)
+                Ok(terminal.line(format_args!("{} ended", count(&answer)))?)
             }
         }
     }
 }
 
 fn count(answer: &Value) -> String {
-    thousands(answer["messages"].as_u64().unwrap_or_default())
+    counted(answer["messages"].as_u64().unwrap_or_default(), "message", "messages")
 }
 
 fn read(file: Option<PathBuf>) -> Outcome<Vec<u8>> {
@@ -394,12 +394,21 @@ fn read(file: Option<PathBuf>) -> Outcome<Vec<u8>> {
 /// Prints a stored body unchanged.
 async fn print_bytes(terminal: &Terminal, client: &Client, id: &str, what: &str) -> Outcome {
     let request = client.request(Method::GET, &format!("/v1/messages/{}/{what}", segment(id)));
-    let bytes = client.send(request).await?.bytes().await;
-    let bytes = bytes.map_err(|error| Failure::failed("the response was interrupted").because(&error))?;
-    Ok(terminal.bytes(&bytes)?)
+    print_body(terminal, client.send(request).await?).await
 }
 
-/// Prints a reply unchanged, or how to get it later.
+/// Prints the body of a response. A file or a pipe gets it unchanged; on a terminal its last line is ended.
+async fn print_body(terminal: &Terminal, answer: reqwest::Response) -> Outcome {
+    let body = answer.bytes().await;
+    let body = body.map_err(|error| Failure::failed("the response was interrupted").because(&error))?;
+    terminal.bytes(&body)?;
+    if terminal.is_interactive() && lacks_line_end(&body) {
+        terminal.bytes(b"\n")?;
+    }
+    Ok(())
+}
+
+/// Prints a reply, or how to get it later.
 async fn print(terminal: &Terminal, client: &Client, request: reqwest::RequestBuilder) -> Outcome {
     // The server keeps a request open for at most ten minutes.
     let answer = client.exchange(request.timeout(Duration::from_secs(660))).await?;
@@ -413,13 +422,14 @@ async fn print(terminal: &Terminal, client: &Client, request: reqwest::RequestBu
             };
             Ok(terminal.line(format_args!("{id} is {state}{more}"))?)
         }
-        status if status.is_success() => {
-            let body = answer.bytes().await;
-            Ok(terminal
-                .bytes(&body.map_err(|error| Failure::failed("the response was interrupted").because(&error))?)?)
-        }
+        status if status.is_success() => print_body(terminal, answer).await,
         _ => Err(problem(answer).await.failure()),
     }
+}
+
+/// Whether a body leaves the cursor of a terminal within a line.
+fn lacks_line_end(body: &[u8]) -> bool {
+    body.last().is_some_and(|last| *last != b'\n')
 }
 
 /// Maximum characters of a reason in a list.
@@ -505,4 +515,14 @@ fn show(terminal: &Terminal, found: &Value) -> Outcome {
         terminal.table(&["at", "history", "to", "attempt", "port", "by", "text"], &rows)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_on_a_terminal_ends_its_line() {
+        assert_eq!(["", "ok", "ok\n"].map(|body| lacks_line_end(body.as_bytes())), [false, true, false]);
+    }
 }

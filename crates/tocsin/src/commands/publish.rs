@@ -8,13 +8,16 @@ use std::{
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Map, Value};
-use tocsin_model::charset::{Syntax, Utf8Reader};
+use tocsin_model::{
+    charset::{Syntax, Utf8Reader},
+    plural::plural,
+};
 use tokio::sync::mpsc;
 
 use crate::{
     client::{Client, problem, segment, with_query},
     failure::{Failure, Outcome, open_file},
-    terminal::{Colour, Terminal, thousands},
+    terminal::{Colour, Terminal, counted, thousands},
 };
 
 /// Maximum time that one batch waits for a busy server.
@@ -142,10 +145,14 @@ impl Args {
         let path = with_query(&path, &self.source.iter().map(|source| ("source", source.as_str())).collect::<Vec<_>>());
         let (mut events, mut count, mut duplicates) = (0u64, 0u64, 0u64);
         while let Some(read) = batches.recv().await {
-            let with_progress = |failure: Failure| {
-                let done =
-                    format!("{} events in {count} batches were accepted before the failed batch", thousands(events));
-                failure.detail(done)
+            let with_progress = |failure: Failure| match count {
+                0 => failure,
+                _ => failure.detail(format!(
+                    "{} in {} {} accepted before the failed batch",
+                    counted(events, "event", "events"),
+                    counted(count, "batch", "batches"),
+                    plural(events, "was", "were")
+                )),
             };
             let batch = match read {
                 ReadEvent::Batch(batch) => batch,
@@ -163,12 +170,13 @@ impl Args {
         bar.finish_and_clear();
         let skipped =
             reading.await.map_err(|error| Failure::failed("the task that reads the input panicked").because(&error))?;
-        let mut line = format!("{} events accepted in {} batches", thousands(events), thousands(count));
+        let mut line =
+            format!("{} accepted in {}", counted(events, "event", "events"), counted(count, "batch", "batches"));
         if duplicates > 0 {
             line += &format!(", {} of them duplicates with the same key", thousands(duplicates));
         }
         if skipped > 0 {
-            line += &format!("; {} items skipped because a required field is missing", thousands(skipped));
+            line += &format!("; {} skipped because a required field is missing", counted(skipped, "item", "items"));
         }
         terminal.line(terminal.paint(Colour::Green, line))?;
         Ok(())
@@ -359,10 +367,10 @@ mod tests {
             "longitude=geometry.coordinates.0",
         ];
         check(&input.to_string(), &args, accepted(1), expect![[r#"
-            3 events accepted in 1 batches
+            3 events accepted in 1 batch
             POST /v1/applications/quakes/events/quake [application/json] [{"id":"a","magnitude":5.1,"longitude":14.5},{"id":"b","longitude":1},{"id":"c","magnitude":2}]"#]]).await;
         check(&input.to_string(), &[&args[..], &["--require", "magnitude,longitude"]].concat(), accepted(1), expect![[r#"
-            1 events accepted in 1 batches; 2 items skipped because a required field is missing
+            1 event accepted in 1 batch; 2 items skipped because a required field is missing
             POST /v1/applications/quakes/events/quake [application/json] [{"id":"a","magnitude":5.1,"longitude":14.5}]"#]]).await;
         check(
             "{}",
@@ -370,7 +378,6 @@ mod tests {
             vec![],
             expect![[r#"
             failed: events.json has no array at `features`
-              0 events in 0 batches were accepted before the failed batch
         "#]],
         )
         .await;
@@ -426,7 +433,7 @@ mod tests {
             failed: fix these problems
               the events have mistakes (HTTP 422)
               0.n: should be a string, not an integer
-              1 events in 1 batches were accepted before the failed batch
+              1 event in 1 batch was accepted before the failed batch
             POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
             POST /v1/applications/quakes/events/quake [application/json] [{"n":2}]"#]],
         )
@@ -441,7 +448,7 @@ mod tests {
             &[],
             [vec![(503, busy)], accepted(1)].concat(),
             expect![[r#"
-            1 events accepted in 1 batches
+            1 event accepted in 1 batch
             POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]
             POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]"#]],
         )
@@ -453,7 +460,6 @@ mod tests {
             expect![[r#"
             failed: the server is busy; retry in 3600 s
               closed (HTTP 503)
-              0 events in 0 batches were accepted before the failed batch
             POST /v1/applications/quakes/events/quake [application/json] [{"n":1}]"#]],
         )
         .await;

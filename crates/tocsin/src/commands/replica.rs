@@ -15,7 +15,7 @@ use crate::{
     client::Client,
     configuration::Period,
     failure::{Failure, Outcome},
-    terminal::{Terminal, printable},
+    terminal::{Terminal, counted, printable},
 };
 
 /// Back-off after a broken connection: initial and maximum pause.
@@ -242,9 +242,13 @@ fn status(terminal: &Terminal, file: &Path, forget_refused: bool, json: bool) ->
             false => terminal.line("incomplete; `tocsin replica sync` continues the download")?,
         }
         for (name, rows) in &status.collections {
-            terminal.line(format!("{name}: {rows} rows"))?;
+            terminal.line(format!("{name}: {}", counted(*rows, "row", "rows")))?;
         }
-        terminal.line(format!("{} edited rows and {} numbered edits to upload", status.edited, status.sending))?;
+        terminal.line(format!(
+            "{} and {} to upload",
+            counted(status.edited, "edited row", "edited rows"),
+            counted(status.sending, "numbered edit", "numbered edits")
+        ))?;
         for refused in &status.refused {
             let (collection, row) = &refused.row;
             terminal.line(format!("refused: {collection} `{}`: {}", printable(row), printable(&refused.why)))?;

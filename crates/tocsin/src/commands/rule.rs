@@ -11,7 +11,7 @@ use super::lists::{ItemList, author};
 use crate::{
     client::{Client, segment},
     failure::{Failure, Outcome},
-    terminal::{Terminal, printable, thousands},
+    terminal::{Terminal, counted, printable, thousands},
 };
 
 /// Arguments of `tocsin rule`.
@@ -219,7 +219,7 @@ impl Test {
         explain(terminal, &answer["rule"])?;
         if let Some(tried) = answer["subscriptions"]["tried"].as_u64() {
             let all = if answer["subscriptions"]["all"] == true { "all" } else { "the first" };
-            terminal.line(format_args!("tested on {all} {} subscriptions", thousands(tried)))?;
+            terminal.line(format_args!("tested on {all} {}", counted(tried, "subscription", "subscriptions")))?;
             match answer["subscriptions"]["unusable"].as_u64() {
                 None | Some(0) => {}
                 Some(count) => terminal.line(format_args!(
@@ -322,7 +322,7 @@ fn texts(list: &Value) -> Vec<String> {
 /// Filter statistics, and the cost per event.
 fn explain_filters(terminal: &Terminal, figure: &dyn Fn(&str) -> u64) -> Outcome {
     let (distinct, events) = (figure("distinct"), figure("events"));
-    let mut said = format!("{} distinct filters", thousands(distinct));
+    let mut said = counted(distinct, "distinct filter", "distinct filters");
     if figure("unindexed") > 0 {
         said.push_str(&format!(", {} of them tested for every event", thousands(figure("unindexed"))));
     }
@@ -333,11 +333,11 @@ fn explain_filters(terminal: &Terminal, figure: &dyn Fn(&str) -> u64) -> Outcome
             format!("{}.{}", thousands(tenths / 10), tenths % 10)
         };
         said.push_str(&format!(
-            "; per event {} candidates, {} evaluated, {} matching (of {} events)",
+            "; per event {} candidates, {} evaluated, {} matching (of {})",
             each("candidates"),
             each("evaluated"),
             each("matched"),
-            thousands(events)
+            counted(events, "event", "events")
         ));
     }
     terminal.line(format_args!("  {said}"))?;

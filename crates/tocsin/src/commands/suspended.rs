@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     client::{Client, present_parameters},
     failure::{Failure, Outcome},
-    terminal::{Terminal, printable, thousands},
+    terminal::{Terminal, counted, printable, thousands},
 };
 
 /// Arguments of `tocsin suspended`.
@@ -239,8 +239,8 @@ impl Args {
             Action::Resume { filter, all } => {
                 let answer = client.post("/v1/suspensions/resume", &filter.body(all)?).await?;
                 Ok(terminal.line(format_args!(
-                    "{} notifications resumed",
-                    thousands(answer["notifications"].as_u64().unwrap_or_default())
+                    "{} resumed",
+                    counted(answer["notifications"].as_u64().unwrap_or_default(), "notification", "notifications")
                 ))?)
             }
             Action::End { filter, all, yes } => {
@@ -248,16 +248,15 @@ impl Args {
                 if !yes {
                     let items = filter.list(client, usize::MAX).await?;
                     let many: u64 = items.iter().map(|item| count(item).unwrap_or(1)).sum();
-                    if !terminal
-                        .confirm(&format!("end {} notifications permanently without sending them?", thousands(many)))?
-                    {
+                    let many = counted(many, "notification", "notifications");
+                    if !terminal.confirm(&format!("end {many} permanently without sending?"))? {
                         return Err(Failure::failed("nothing was changed; --yes skips the confirmation"));
                     }
                 }
                 let answer = client.post("/v1/suspensions/end", &body).await?;
                 Ok(terminal.line(format_args!(
-                    "{} notifications ended",
-                    thousands(answer["notifications"].as_u64().unwrap_or_default())
+                    "{} ended",
+                    counted(answer["notifications"].as_u64().unwrap_or_default(), "notification", "notifications")
                 ))?)
             }
         }

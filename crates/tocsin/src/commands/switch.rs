@@ -7,7 +7,7 @@ use super::lists::{ItemList, author};
 use crate::{
     client::Client,
     failure::Outcome,
-    terminal::{Terminal, printable, thousands},
+    terminal::{Terminal, counted, printable},
 };
 
 /// Arguments of `tocsin switch`.
@@ -110,7 +110,7 @@ impl Retention {
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
         let answer = client.post("/v1/retention/run", &json!({})).await?;
         let batches = answer["batches"].as_u64().unwrap_or_default();
-        Ok(terminal.line(format_args!("deleted {} batches", thousands(batches)))?)
+        Ok(terminal.line(format_args!("deleted {}", counted(batches, "batch", "batches")))?)
     }
 }
 

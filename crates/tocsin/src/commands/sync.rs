@@ -8,7 +8,7 @@ use crate::{
     client::{Client, segment},
     configuration::Period,
     failure::Outcome,
-    terminal::{Terminal, printable},
+    terminal::{Terminal, counted, printable, thousands},
 };
 
 /// Arguments of `tocsin sync`.
@@ -239,11 +239,15 @@ async fn status(terminal: &Terminal, client: &Client, json: bool) -> Outcome {
     if json {
         return Ok(terminal.json(&status)?);
     }
-    let [rows, removed, devices, sessions, resting, events] =
-        ["rows", "removed", "devices", "sessions", "resting", "events_waiting"].map(|name| text(&status[name]));
-    terminal.line(format!("{rows} rows, {removed} removed"))?;
-    terminal.line(format!("{devices} devices, {sessions} sessions, {resting} waiting for changes"))?;
-    terminal.line(format!("{events} row events to accept"))?;
+    let number = |name: &str| status[name].as_u64().unwrap_or_default();
+    terminal.line(format!("{}, {} removed", counted(number("rows"), "row", "rows"), thousands(number("removed"))))?;
+    terminal.line(format!(
+        "{}, {}, {} waiting for changes",
+        counted(number("devices"), "device", "devices"),
+        counted(number("sessions"), "session", "sessions"),
+        thousands(number("resting"))
+    ))?;
+    terminal.line(format!("{} to accept", counted(number("events_waiting"), "row event", "row events")))?;
     let pools = status["pools"].as_array().cloned().unwrap_or_default();
     let rows: Vec<Vec<String>> = pools
         .iter()

@@ -8,6 +8,7 @@ use std::{
 use indicatif::ProgressBar;
 use reqwest::Method;
 use serde_json::Value;
+use tocsin_model::plural::plural;
 
 use crate::{
     client::{Client, segment, with_query},
@@ -17,7 +18,7 @@ use crate::{
     mailbox,
     platform::{self, RunningServer},
     signals::Signals,
-    terminal::{Colour, Terminal, duration, thousands},
+    terminal::{Colour, Terminal, counted, duration, thousands},
 };
 
 /// Time without progress after which a demo fails.
@@ -180,14 +181,16 @@ pub(super) fn show_report(terminal: &Terminal, report: &Report, took: Duration) 
     let rate = |count: u64| thousands((count as f64 / took.as_secs_f64().max(1e-3)).round() as u64);
     let totals = &report.totals;
     terminal.line(format_args!(
-        "  {:>10} events in {} batches",
+        "  {:>10} {} in {}",
         thousands(totals.events),
-        thousands(totals.event_batches)
+        plural(totals.events, "event", "events"),
+        counted(totals.event_batches, "batch", "batches")
     ))?;
     terminal.line(format_args!(
-        "  {:>10} notifications in {} batches",
+        "  {:>10} {} in {}",
         thousands(totals.notifications),
-        thousands(totals.notification_batches)
+        plural(totals.notifications, "notification", "notifications"),
+        counted(totals.notification_batches, "batch", "batches")
     ))?;
     let delivered = report.attempts("delivered");
     terminal.line(format_args!(

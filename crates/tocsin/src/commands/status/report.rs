@@ -8,7 +8,7 @@ use tocsin_model::plural::plural;
 
 use crate::{
     failure::{Failure, Outcome},
-    terminal::{printable, size, thousands},
+    terminal::{counted, printable, size, thousands},
 };
 
 /// Response of `GET /v1/status`. Missing members are zero, so that a newer command can query an older server.
@@ -372,11 +372,6 @@ impl SaturationReport {
         };
         used.into_iter().chain(self.roles.iter().filter_map(role)).collect()
     }
-}
-
-/// `1 event`, `1,234 events`.
-fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{} {}", thousands(count), plural(count, one, many))
 }
 
 /// The member of `counts` in words: `inbox_items` as `inbox item` or `inbox items`.
