@@ -32,16 +32,13 @@ use crate::{
 
 pub use broken_parts::BrokenParts;
 pub use difference::{Difference, DifferenceKind, difference};
-pub use document::TEXT_BYTES_MAX;
+pub use document::{PROBLEMS_MAX, TEXT_BYTES_MAX};
 pub use document_difference::document_difference;
 pub use duration::{parse_duration, write_duration};
 pub use exchange::{json_schema as exchange_json_schema, read as read_exchange};
 pub use inline::{inline_files, inline_readable_files};
 pub use names::name_clashes;
 pub use redacted_read::{placeholder_value, read_redacted};
-
-/// Most problems reported at once; further ones are counted.
-pub const PROBLEMS_MAX: usize = 200;
 
 /// Looks up `${NAME}` in definitions.
 pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;

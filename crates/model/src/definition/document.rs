@@ -13,6 +13,8 @@ use crate::{
     value::Value,
 };
 
+/// Most problems reported for a definition at once; further ones are counted.
+pub const PROBLEMS_MAX: usize = 200;
 /// Deepest nesting of mappings and lists.
 const DEPTH_MAX: usize = 32;
 /// Most scalars, lists and mappings in all.
