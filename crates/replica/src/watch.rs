@@ -45,8 +45,8 @@ impl Replica {
                     // A stopping server ends all long polls.
                     Ok(false) if asked.elapsed() < Duration::from_secs(1) => every,
                     Ok(false) => continue,
-                    // The token was revoked or has expired; the next session reports it.
-                    Err(LinkError::Refused(_)) => return WakeReason::ServerChanges,
+                    // The token was revoked or has expired, or the device was removed; the next session reports it.
+                    Err(LinkError::Refused(_) | LinkError::SessionEnded(_)) => return WakeReason::ServerChanges,
                     Err(LinkError::Busy(after)) => after.max(every),
                     Err(_) => every,
                 };

@@ -102,6 +102,13 @@ impl Replicas {
     /// `Unauthenticated`: the token was revoked or has expired; `Busy` if too many devices wait; the cursor was not
     /// issued to this device; its subscriber is gone.
     pub async fn wait_for_news(&self, device: &Device, cursor: &str, longest: Duration) -> Result<bool, SyncError> {
+        let news = self.news(device, cursor, longest).await;
+        // A device that was removed meanwhile has an invalid token; that its data is missing follows from it.
+        self.check_device(device)?;
+        news
+    }
+
+    async fn news(&self, device: &Device, cursor: &str, longest: Duration) -> Result<bool, SyncError> {
         let kept = &device.0;
         let longest = kept.expires_at.map_or(longest, |end| end.since(self.now()).min(longest));
         let (place, period) = self.seal.place(kept.number, cursor)?;
@@ -139,7 +146,6 @@ impl Replicas {
             () = slot.watcher.rung.notified() => true,
             () = tokio::time::sleep(longest) => false,
         };
-        self.check_device(device)?;
         Ok(is_news)
     }
 

@@ -5,6 +5,7 @@ use std::{pin::Pin, time::Duration};
 use serde_json::json;
 use tocsin_model::{
     id::SubscriptionId,
+    replica::{Begin, BeginResponse, Uploaded},
     subscriber::{Device, DeviceState},
     subscription::SubscriptionParams,
 };
@@ -192,4 +193,39 @@ async fn a_segment_that_cannot_be_read_takes_no_rows_from_a_device() {
     put("(team=blue)").await;
     phone.sync(&fixture).await;
     assert_eq!(phone.rows("notes").len(), 0);
+}
+
+/// A link whose long poll ends because the device is gone.
+struct RemovedDevice(InProcessLink);
+
+impl Link for RemovedDevice {
+    async fn begin(&self, begin: &Begin) -> Result<BeginResponse, LinkError> {
+        self.0.begin(begin).await
+    }
+
+    async fn upload(&self, session: &str, lines: Vec<u8>) -> Result<Uploaded, LinkError> {
+        self.0.upload(session, lines).await
+    }
+
+    async fn download(&self, session: &str, cursor: &str) -> Result<Vec<u8>, LinkError> {
+        self.0.download(session, cursor).await
+    }
+
+    async fn wait(&self, _: &str, _: Duration) -> Result<bool, LinkError> {
+        Err(LinkError::SessionEnded("there is no such device".to_owned()))
+    }
+
+    async fn end(&self, session: &str) -> Result<(), LinkError> {
+        self.0.end(session).await
+    }
+}
+
+#[tokio::test]
+async fn a_removed_device_does_not_wait_for_its_interval() {
+    let fixture = fixture().await;
+    let mut ann = Phone::new(&fixture, "ann").await;
+    ann.sync(&fixture).await;
+    let link = RemovedDevice(fixture.link(&ann.token));
+    let woken = tokio::time::timeout(Duration::from_secs(60), ann.replica.wait_for_work(&link, LONG)).await;
+    assert_eq!(woken.expect("no interval passes").expect("read"), WakeReason::ServerChanges);
 }
