@@ -7,6 +7,7 @@ mod messages; // what systems said to each other
 use tocsin_model::{
     event::EventBatch,
     id::{EventBatchId, EventId, MessageId, NotificationBatchId, NotificationId, SubscriberId, SubscriptionId},
+    plural::plural,
     receipt::{Attempt, Outcome},
     time::Timestamp,
     trace_context::TraceContext,
@@ -292,7 +293,10 @@ impl TraceBuilder {
     fn accepted(&mut self, batch: &EventBatch, event: Option<EventId>) {
         let place = match event {
             Some(event) => format!("event {} of {}", event.ordinal + 1, batch.events.count()),
-            None => format!("{} events", batch.events.count()),
+            None => {
+                let count = batch.events.count();
+                format!("{count} {}", plural(u64::from(count), "event", "events"))
+            }
         };
         let text =
             format!("{place} of class `{}` of `{}` from source `{}`", batch.class, batch.application, batch.source);
@@ -320,7 +324,8 @@ impl TraceBuilder {
     fn batch(&mut self, stored: &StoredNotificationBatch, attempts: &[Attempt]) {
         let head = &stored.head;
         let count = stored.notifications.count();
-        let text = format!("rule `{}`: {count} notifications through channel `{}`", head.rule, head.channel);
+        let noun = plural(count as u64, "notification", "notifications");
+        let text = format!("rule `{}`: {count} {noun} through channel `{}`", head.rule, head.channel);
         self.point(head.matched_at, "batched", stored.id, text);
         self.matched.get_or_insert(head.matched_at);
         let found = counted(stored, attempts);
