@@ -12,7 +12,7 @@
 //!
 //! Three services over one core: [`Intake`] receives, `Dispatch` sends, [`Operations`] changes definitions, ports and
 //! suspended messages. All new messages and outcomes are stored by `Core::commit`. A file uses only files above it in
-//! this list; `tests/module_graph.rs` checks that.
+//! this list; `tocsin/tests/architecture.rs` checks that.
 //!
 //! Contains no SQL and no code for the protocols of callers.
 

@@ -354,3 +354,48 @@ fn a_list_of_exceptions_may_only_shrink() {
 fn a_new_exception_fails() {
     check("a wall", BTreeSet::from(["a.rs".to_owned(), "c.rs".to_owned()]), &[("a.rs", "needed")]);
 }
+
+/// The modules that `lib.rs` of a crate declares, in its order, without those for tests.
+fn declared_modules(krate: &str) -> Vec<String> {
+    let map = Source::read(&repository(""), &repository(&format!("crates/{krate}/src/lib.rs"))).product;
+    let name = |line: &str| {
+        let line = line.trim();
+        let line = line.strip_prefix("pub(crate) ").or(line.strip_prefix("pub ")).unwrap_or(line);
+        line.strip_prefix("mod ")?.trim().strip_suffix(';').map(str::to_owned)
+    };
+    map.lines().filter_map(name).collect()
+}
+
+#[test]
+fn a_file_of_exchange_uses_only_files_above_it_in_the_map() {
+    let order = declared_modules("exchange");
+    assert!(order.len() > 30, "{order:?}");
+    let module = |file: &str| file.split('/').next().unwrap_or_default().trim_end_matches(".rs").to_owned();
+    let place = |file: &str| order.iter().position(|known| *known == module(file));
+    let (mut wrong, mut arrows) = (Vec::new(), 0);
+    let graph = ModuleGraph::read(&repository("crates/exchange/src"));
+    for (file, used) in graph.uses().iter().filter(|(file, _)| *file != "lib.rs") {
+        let Some(at) = place(file) else {
+            wrong.push(format!("{file} is not in the map"));
+            continue;
+        };
+        for other in used.iter().filter(|other| module(other) != module(file)) {
+            arrows += 1;
+            if place(other).is_none_or(|above| above >= at) {
+                wrong.push(format!("{file} uses {other}, which is not above it in the map"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(arrows > 100, "{arrows} uses are too few: the files are not read");
+}
+
+#[test]
+fn the_contract_of_channels_uses_no_protocol_and_no_table() {
+    let graph = ModuleGraph::read(&repository("crates/delivery/src"));
+    assert!(graph.uses().len() > 60, "{} files are too few: they are not read", graph.uses().len());
+    let used = &graph.uses()["channel.rs"];
+    let above = used.iter().filter(|file| file.contains('/') || *file == "protocol.rs").collect::<Vec<_>>();
+    assert!(above.is_empty(), "{above:?}");
+    assert!(used.contains("networks.rs"), "{used:?}");
+}
