@@ -1,9 +1,13 @@
 //! Scenarios: round trips, holds, later replies, and a crash after each commit.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use expect_test::expect;
 use tocsin_model::value::Value;
+use tokio::sync::oneshot;
 
 use super::{
     scenario::{Scenario, check, check_later, state_of},
@@ -371,19 +375,21 @@ async fn check_each_crash(start: impl AsyncFn() -> Scenario, script: &str, more:
     let counted = commits.clone();
     *whole.bed.exchanges.core.on_commit.lock() = Some(Box::new(move || _ = counted.fetch_add(1, Ordering::SeqCst)));
     whole.run(script).await;
+    // Its answer comes behind the count of all commits so far.
+    whole.bed.exchanges.core.parts.spool.probe().await.expect("written");
     let commits = commits.load(Ordering::SeqCst);
     assert!(commits >= 6, "{commits} commits are too few for the scenario");
     whole.run(more).await;
     let expected = whole.outcome().await;
     for number in 1..=commits {
         let mut scenario = start().await;
-        scenario.crash_after(number);
+        let copied = scenario.crash_after(number);
         scenario.run(script).await;
-        scenario.die().await;
+        scenario.die(copied).await;
         scenario.settle().await;
         // What was stored until the crash ends as without it. The calls after it are lost.
         let stored: BTreeSet<i64> = scenario.messages().await.iter().map(order_of).collect();
-        assert!(!stored.is_empty());
+        assert!(!stored.is_empty(), "no message is stored after commit {number} of {commits}");
         scenario.run(more).await;
         let of_stored = |all: &[(i64, String)]| -> Vec<(i64, String)> {
             all.iter().filter(|(order, _)| stored.contains(order)).cloned().collect()
@@ -431,26 +437,30 @@ async fn a_crash_after_each_commit_keeps_the_wait_for_a_later_reply() {
 }
 
 impl Scenario {
-    /// Keeps a copy of the spool as it is after the commit of this number.
-    fn crash_after(&mut self, number: usize) {
+    /// Keeps a copy of the spool as it is after the commit of this number. The copy is complete when the receiver gets
+    /// its folder: readers see a commit earlier, while the writer still copies.
+    fn crash_after(&mut self, number: usize) -> oneshot::Receiver<PathBuf> {
         let (left, folder) = (AtomicUsize::new(number), self.bed.folder.path().to_owned());
         let (a, b, until_crash) = (self.bed.a.clone(), self.bed.b.clone(), self.until_crash.clone());
+        let (complete, copied) = oneshot::channel();
+        let mut complete = Some(complete);
         let copy = self.bed.folder.path().join("crash");
         *self.bed.exchanges.core.on_commit.lock() = Some(Box::new(move || {
             if left.load(Ordering::SeqCst) > 0 && left.fetch_sub(1, Ordering::SeqCst) == 1 {
                 std::fs::create_dir(&copy).expect("made");
                 copy_spool(&folder, &copy);
                 *until_crash.lock() = [a.all().len(), b.all().len()];
+                complete.take().expect("one commit has this number").send(copy.clone()).expect("the test waits");
             }
         }));
+        copied
     }
 
     /// Goes on with the copy of [`Scenario::crash_after`].
-    async fn die(&mut self) {
+    async fn die(&mut self, copied: oneshot::Receiver<PathBuf>) {
         let folder = tempfile::tempdir().expect("a folder");
-        let copy = self.bed.folder.path().join("crash");
-        assert!(copy.exists(), "so many commits were made");
-        copy_spool(&copy, folder.path());
+        let copied = tokio::time::timeout(wait_timeout(), copied).await.expect("so many commits were made");
+        copy_spool(&copied.expect("a copy"), folder.path());
         self.bed.b.failures.lock().clear();
         self.since_crash = [self.bed.a.all().len(), self.bed.b.all().len()];
         self.start_from(folder).await;
