@@ -8,9 +8,6 @@
 //! The changes of a quantum (one run of the matcher) are committed as pages together with its matches. Until that
 //! commit is confirmed, they can be undone.
 
-pub(crate) mod compile; // compiles declarations into expressions and columns
-pub(crate) mod columns; // packs chronicle columns to store them with the batch
-
 pub mod store; // the chronicles of an application: applies events, undoes, restores
 pub mod tables; // chronicle entries as rows of SQL tables
 pub mod view; // chronicle entries for display

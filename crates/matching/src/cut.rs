@@ -13,8 +13,8 @@ use crate::{
     evaluate::{EvalContext, Parameters, value},
     expression::{Expression, Kind},
     index::chunks::{EntrySlice, KeySlice},
-    rule::{BatchUnit, CompiledRule, FieldSource, RuleNumber, RuleSet, is_key},
-    shard::{MatchSink, Run},
+    matches::{MatchSink, Run},
+    rule::rule_set::{BatchUnit, CompiledRule, FieldSource, RuleNumber, RuleSet, is_key},
 };
 
 /// Most notifications for which memory is reserved in advance.

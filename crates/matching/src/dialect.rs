@@ -1,6 +1,4 @@
-//! The languages of predicates. Each is parsed into the same syntax tree, which `check` then types.
-
-pub mod cel; // CEL: rules, and the default of filters
+//! The syntax tree of predicates, the same for every language. `check` types it.
 
 use std::sync::Arc;
 
@@ -11,14 +9,11 @@ use tocsin_model::{
 
 /// Longest expression, in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 16 * 1024;
-
 /// Deepest nesting of parentheses, calls, lists and the like.
 pub const EXPRESSION_NESTING_MAX: usize = 64;
-
 /// Highest syntax tree, which also bounds long chains such as `a + b + c`. A `&&` or `||` chain counts once. An
 /// evaluation of this height fits into half of the 1 MiB stack of a worker.
 pub const EXPRESSION_HEIGHT_MAX: u16 = 128;
-
 /// Most nesting levels of a text that is parsed on the stack of a worker.
 const LEVELS_ON_WORKER_MAX: usize = 48;
 

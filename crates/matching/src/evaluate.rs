@@ -9,37 +9,12 @@ use tocsin_model::value::Value;
 use crate::{
     dialect::Operator,
     eval_value::{EvalError, EvalValue, List, Map, Text, compare, equal},
-    expression::{Constant, Expression, Function, Kind, Macro, MacroParts},
-    functions,
+    expression::{Constant, Expression, Function, Kind, Macro, MacroParts, UserFunction},
+    functions::{self, optional::index_of},
     index::table::Table,
     regex_pattern::Pattern,
-    user_functions::UserFunction,
+    steps::{Steps, charge_comparison},
 };
-
-/// Most steps of one evaluation.
-pub const STEPS_MAX: u32 = 100_000;
-
-/// The remaining step budget of an evaluation.
-#[derive(Debug, Clone, Copy)]
-pub struct Steps(u32);
-
-impl Default for Steps {
-    fn default() -> Self {
-        Steps(STEPS_MAX)
-    }
-}
-
-impl Steps {
-    /// Consumes steps.
-    ///
-    /// # Errors
-    /// The remaining budget is too small.
-    pub fn take(&mut self, steps: usize) -> Result<(), EvalError> {
-        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
-        self.0 = self.0.checked_sub(steps).ok_or(EvalError::Cost)?;
-        Ok(())
-    }
-}
 
 /// Source of a subscription's parameters.
 #[derive(Debug, Clone, Copy, Default)]
@@ -490,36 +465,10 @@ fn select_of<'a>(target: &EvalValue<'a>, key: &'a str, steps: &mut Steps) -> Res
             steps.take(map.len() / 8)?;
             map.find(&EvalValue::Text(Text::Borrowed(key))).ok_or(EvalError::NoSuchKey)
         }
-        EvalValue::Optional(_) => functions::optional::index(target, &EvalValue::Text(Text::Borrowed(key)), steps),
+        EvalValue::Optional(_) => {
+            functions::optional::index_optional(target, &EvalValue::Text(Text::Borrowed(key)), steps)
+        }
         EvalValue::Null => Err(EvalError::Null),
-        _ => Err(EvalError::Type),
-    }
-}
-
-/// An item of a list, or the value of a map key. An optional gives an optional.
-pub(crate) fn index_of<'a>(
-    target: &EvalValue<'a>,
-    index: &EvalValue<'a>,
-    steps: &mut Steps,
-) -> Result<EvalValue<'a>, EvalError> {
-    use EvalValue::{Boolean, Integer, Number, Unsigned};
-    match (target, index) {
-        (EvalValue::List(items), Integer(_) | Unsigned(_) | Number(_)) => {
-            let at = match index {
-                Integer(at) => *at,
-                Unsigned(at) => i64::try_from(*at).map_err(|_| EvalError::NoSuchKey)?,
-                Number(at) if at.fract() == 0.0 && at.abs() < 1e15 => *at as i64,
-                _ => return Err(EvalError::Type),
-            };
-            let at = usize::try_from(at).map_err(|_| EvalError::NoSuchKey)?;
-            if at < items.len() { Ok(items.item(at)) } else { Err(EvalError::NoSuchKey) }
-        }
-        (EvalValue::Map(map), key @ (EvalValue::Text(_) | Integer(_) | Unsigned(_) | Boolean(_) | Number(_))) => {
-            steps.take(map.len() / 8)?;
-            map.find(key).ok_or(EvalError::NoSuchKey)
-        }
-        (EvalValue::Optional(_), _) => functions::optional::index(target, index, steps),
-        (EvalValue::Null, _) | (_, EvalValue::Null) => Err(EvalError::Null),
         _ => Err(EvalError::Type),
     }
 }
@@ -561,32 +510,12 @@ fn binary<'a>(
     }
 }
 
-/// Charges for comparing long texts and lists. Maps are compared key by key, hence the square.
-pub(crate) fn charge_comparison(
-    left: &EvalValue<'_>,
-    right: &EvalValue<'_>,
-    steps: &mut Steps,
-) -> Result<(), EvalError> {
-    match (left, right) {
-        (EvalValue::Text(left), EvalValue::Text(right)) => steps.take(left.len().min(right.len()) / 64),
-        (EvalValue::Bytes(left), EvalValue::Bytes(right)) => steps.take(left.len().min(right.len()) / 64),
-        (EvalValue::Optional(Some(left)), EvalValue::Optional(Some(right))) => charge_comparison(left, right, steps),
-        (EvalValue::List(left), EvalValue::List(right)) if left.len() == right.len() => {
-            for (left, right) in left.iter().zip(right.iter()) {
-                steps.take(1)?;
-                charge_comparison(&left, &right, steps)?;
-            }
-            Ok(())
-        }
-        (EvalValue::Map(left), EvalValue::Map(right)) if left.len() == right.len() => {
-            steps.take(left.len().saturating_mul(left.len()) / 8)?;
-            for (key, value) in left.iter() {
-                if let Some(other) = right.find(&key) {
-                    charge_comparison(&value, &other, steps)?;
-                }
-            }
-            Ok(())
-        }
-        _ => Ok(()),
+impl UserFunction {
+    /// Calls the function.
+    ///
+    /// # Errors
+    /// The evaluation error.
+    pub(crate) fn call<'a>(&'a self, given: Vec<EvalValue<'a>>, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
+        Evaluator::over(EvalContext::default(), given).run(&self.body, steps)
     }
 }

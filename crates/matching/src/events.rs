@@ -13,7 +13,7 @@ use tocsin_model::{
 
 use crate::{
     eval_value::{EvalError, EvalValue, Text, write_key, write_text_key},
-    shard::Layout,
+    rows::Layout,
 };
 
 /// Events of one class, in the order of their batch.

@@ -1,13 +1,12 @@
 //! Typed expressions, the common form of all dialects. Fields are resolved to indexes, types are checked.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use tocsin_model::{field::FieldType, value::Value};
 
 use crate::{
     dialect::{Operator, Span},
     regex_pattern::Pattern,
-    user_functions::UserFunction,
 };
 
 /// The static type of an expression. Any value can also be null at run time, since fields may be missing.
@@ -395,4 +394,63 @@ pub enum Function {
     OptionalValue,
     Or,
     OrValue,
+}
+
+/// The functions of one version of an application. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct UserFunctions(pub(crate) Arc<BTreeMap<Box<str>, Arc<UserFunction>>>);
+
+/// A function that an application defines.
+pub struct UserFunction {
+    pub(crate) name: Box<str>,
+    pub(crate) parameters: Vec<Arc<str>>,
+    pub(crate) source: Box<str>,
+    pub(crate) body: Expression,
+}
+
+/// Functions are equal if name and source are equal.
+impl PartialEq for UserFunction {
+    fn eq(&self, other: &UserFunction) -> bool {
+        self.name == other.name && self.parameters == other.parameters && self.source == other.source
+    }
+}
+
+impl fmt::Debug for UserFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {:?}", self.show(), self.source)
+    }
+}
+
+impl UserFunctions {
+    /// The function of a name.
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<UserFunction>> {
+        self.0.get(name)
+    }
+
+    /// The names of all.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(|name| &**name)
+    }
+}
+
+impl UserFunction {
+    /// The signature, as in a call.
+    pub(crate) fn show(&self) -> String {
+        format!("{}({})", self.name, self.parameters.join(", "))
+    }
+
+    /// The number of parameters.
+    pub(crate) fn takes(&self) -> usize {
+        self.parameters.len()
+    }
+
+    /// The type of the result.
+    pub(crate) fn result_type(&self) -> &Type {
+        &self.body.kind_of_value
+    }
+
+    /// The expression, over the parameters as the outermost variables.
+    pub(crate) fn body(&self) -> &Expression {
+        &self.body
+    }
 }

@@ -1,5 +1,6 @@
 //! The built-in functions: signatures and implementation.
 
+mod arguments; // arguments as values of their type
 mod format; // `format` and `strings.quote`
 mod math; // `math.greatest` and the rest of the `math` extension
 pub mod optional; // functions of optionals
@@ -17,15 +18,15 @@ use tocsin_model::time::Timestamp;
 
 use crate::{
     eval_value::{EvalError, EvalValue, List},
-    evaluate::Steps,
     expression::{Function, Type},
-    filter::text::fold,
+    functions::arguments::{integer, number, text, to_text},
     regex_pattern::Pattern,
+    steps::Steps,
+    text::fold,
 };
 
 /// Mean radius of the Earth, in kilometres (IUGG).
 pub const EARTH_RADIUS_KM: f64 = 6371.0088;
-
 /// The years 1 to 9999, the range of CEL timestamps, in microseconds since 1970.
 const TIMESTAMPS: std::ops::RangeInclusive<i64> = -62_135_596_800_000_000..=253_402_300_799_999_999;
 
@@ -37,7 +38,6 @@ const BASE64_LENIENT: GeneralPurpose = GeneralPurpose::new(
 
 /// About 10,000 years, in microseconds: the largest duration in CEL.
 const DURATION_MAX: i64 = 315_576_000_000_000_000;
-
 /// The cost of compiling a regular expression, in steps.
 const COMPILING: usize = 30_000;
 
@@ -243,32 +243,6 @@ pub fn contains_ci(text: &str, needle: &str) -> bool {
 /// Charges for lower-casing a text; ASCII is compared without lower-casing.
 pub fn charge_folding(text: &str, steps: &mut Steps) -> Result<(), EvalError> {
     if text.is_ascii() { Ok(()) } else { steps.take(text.len() / 8) }
-}
-
-fn number(eval_value: &EvalValue<'_>) -> Result<f64, EvalError> {
-    match eval_value {
-        EvalValue::Integer(value) => Ok(*value as f64),
-        EvalValue::Unsigned(value) => Ok(*value as f64),
-        EvalValue::Number(value) => Ok(*value),
-        EvalValue::Null => Err(EvalError::Null),
-        _ => Err(EvalError::Type),
-    }
-}
-
-fn text<'b>(eval_value: &'b EvalValue<'_>) -> Result<&'b str, EvalError> {
-    match eval_value {
-        EvalValue::Text(text) => Ok(text),
-        EvalValue::Null => Err(EvalError::Null),
-        _ => Err(EvalError::Type),
-    }
-}
-
-fn integer(eval_value: &EvalValue<'_>) -> Result<i64, EvalError> {
-    match eval_value {
-        EvalValue::Integer(value) => Ok(*value),
-        EvalValue::Null => Err(EvalError::Null),
-        _ => Err(EvalError::Type),
-    }
 }
 
 /// Calls a function. The arguments' types are those of one of its signatures, or were known only at run time.
@@ -529,26 +503,6 @@ fn to_unsigned<'a>(given: &EvalValue<'a>) -> Result<EvalValue<'a>, EvalError> {
         EvalValue::Null => return Err(EvalError::Null),
         _ => return Err(EvalError::Type),
     }))
-}
-
-fn to_text<'a>(given: &EvalValue<'a>) -> Result<EvalValue<'a>, EvalError> {
-    Ok(match given {
-        EvalValue::Text(_) => given.clone(),
-        EvalValue::Integer(value) => EvalValue::text(value.to_string()),
-        EvalValue::Unsigned(value) => EvalValue::text(value.to_string()),
-        EvalValue::Bytes(bytes) => EvalValue::text(std::str::from_utf8(bytes).map_err(|_| EvalError::Conversion)?),
-        EvalValue::Number(value) => EvalValue::text(value.to_string()),
-        EvalValue::Boolean(value) => EvalValue::text(if *value { "true" } else { "false" }),
-        EvalValue::Timestamp(time) => EvalValue::text(time.to_string()),
-        EvalValue::Duration(micros) => {
-            let (sign, micros) = (if *micros < 0 { "-" } else { "" }, micros.unsigned_abs());
-            let fraction = format!(".{:06}", micros % 1_000_000);
-            let fraction = fraction.trim_end_matches('0').trim_end_matches('.');
-            EvalValue::text(format!("{sign}{}{fraction}s", micros / 1_000_000))
-        }
-        EvalValue::Null => return Err(EvalError::Null),
-        _ => return Err(EvalError::Type),
-    })
 }
 
 /// The characters of a text, in at most `most` parts: the last part is the rest.

@@ -1,9 +1,7 @@
 //! The index structures: one [`groups::Groups`] for each branch of a rule, one [`key_table::KeyTable`] for the branches
 //! with the same event key, one [`table::Table`] for each subscription class. No locks: a shard has one owner.
 
-/// A keyed hash, since subscribers choose the hashed values; hashing an id or a short key takes a few cycles.
-pub type Hasher = foldhash::fast::RandomState;
-
+pub mod hasher; // the hash function
 pub mod chunks; // the entries of one group: unsorted, sorted by key, or ranges with two ends
 pub mod columns; // sorted keys and their slots, eight bytes an entry where they fit
 pub mod groups; // groups of entries by the values of the equality tests

@@ -2,10 +2,7 @@
 
 use std::ops::AddAssign;
 
-use crate::{
-    filter::index::Counts,
-    rule::{RuleExplanation, RuleSet},
-};
+use crate::filter::index::Counts;
 
 /// Statistics of the index of a rule set, summed over its shards.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -40,16 +37,6 @@ impl IndexStats {
             sum.counts += index_stats.counts;
         }
         sum
-    }
-
-    /// Adds the statistics to the explanations of the rules.
-    pub fn explain(&self, rules: &RuleSet, explanations: &mut [RuleExplanation]) {
-        for (rule, explanation) in rules.rules.iter().zip(explanations).filter(|(rule, _)| rule.enabled) {
-            explanation.filters = rule.filters.and_then(|plan| self.filters.get(plan)).copied();
-            for (branch, said) in self.branches.iter().skip(rule.first_branch).zip(&mut explanation.branches) {
-                said.candidates = Some(branch.ceil() as u64);
-            }
-        }
     }
 }
 

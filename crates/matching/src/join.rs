@@ -10,7 +10,7 @@ use tocsin_model::{
 
 use crate::{
     cut::CutBatch,
-    rule::{BatchUnit, RuleNumber, RuleSet},
+    rule::rule_set::{BatchUnit, RuleNumber, RuleSet},
 };
 
 /// Most notifications of one subscriber in a batch of a class with a digest. Further ones form another digest.

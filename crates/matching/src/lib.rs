@@ -11,6 +11,9 @@
 //! So the cost of an event grows with its matches, not with the number of subscriptions. The [`oracle`] evaluates every
 //! rule one by one, without an index; tests and dry runs use it.
 //!
+//! A module uses only modules above it in the list below. The files of a folder use each other in one direction too, and
+//! none uses the file that has the name of the folder: that file assembles them.
+//!
 //! # Semantics of expressions
 //!
 //! CEL, with these decisions. An error is never a match.
@@ -35,38 +38,58 @@
 //! | `contains_ci` | substring test after Unicode lower-casing of both texts |
 //! | `distance_km(lat, lon, lat, lon)` | great circle by haversine, mean Earth radius 6371.0088 km; a latitude beyond a pole is an error |
 //! | a variable of a macro | may hide `event` and `sub` |
-//! | more than [`evaluate::STEPS_MAX`] steps | no match, and the rule is reported as failed for this event |
+//! | more than [`steps::STEPS_MAX`] steps | no match, and the rule is reported as failed for this event |
 
-pub mod check; // 2a. type checking, with problems that carry positions and hints
-pub mod cut; // 6. runs of matches are cut into notification batches
-pub mod dialect; // 1. expression text is parsed into a syntax tree
-pub mod expression; // 2. typed expressions over field indexes
-pub mod user_functions; // 2b. functions that an application defines, callable from expressions
-pub mod events; // 4. the events of a batch as columns of cells
-pub mod index; // 4b. the index structures: groups, sorted columns, subscription tables
-pub mod join; // 6b. joins the notification batches of several shards
-pub mod notify; // 7. computes the fields of a notification at delivery
-pub mod filter; // 3b. per-subscription filters, compiled to indexable conditions
+// 1. Expressions: text becomes a typed tree, and a value.
+pub mod text; // text tests: wildcards, networks, case folding
+pub mod regex_pattern; // regular expressions with a cost bound
+pub mod dialect; // the syntax tree of expressions
+mod cel; // the parser of CEL
+pub mod eval_value; // values during evaluation
+mod digest; // digests of values and texts
+pub mod steps; // the step limit of an evaluation
+pub mod expression; // typed expressions over field indexes
+mod functions; // the built-in functions of expressions
+pub mod index; // the index structures: groups, sorted columns, subscription tables
+pub mod evaluate; // the expression interpreter
+pub mod subscriber; // columns of the subscriber that rules can read
+mod chronicle_names; // names of chronicle columns
+pub mod check; // type checking, with problems that carry positions and hints
+pub mod filter; // per-subscription filters, compiled to indexable conditions
+pub mod user_functions; // functions that an application defines, callable from expressions
 pub mod resolver; // predicates that resolve conflicts between two edits of a row
 pub mod schema; // JSON Schemas of message bodies and collection rows
-pub mod rule; // 3. compiled rules: guards, keys, ranges and residuals per branch
-pub mod subscriber; // 3c. columns of the subscriber that rules can read
-pub mod sql; // 3e. columns and tables that SQL queries can read in addition to fields
-pub mod chronicle; // 3d. chronicles: per-key aggregates over events, read as event columns
-pub mod state; // 5b. suppression of matches: cooldown, re-arm, change
-pub mod shard; // 5. one partition of the subscriptions with its index
 
-pub mod index_stats; // statistics of the index: sizes and costs
-pub mod eval_value; // values during evaluation
-pub mod evaluate; // the expression interpreter
-pub mod oracle; // reference implementation without an index, for tests and dry runs
-pub mod worst_cases; // adversarial filters and segments, to measure the worst case
-pub mod trial; // evaluation of one rule, condition by condition, for display
-
-mod functions; // the built-in functions of expressions
-pub mod regex_pattern; // regular expressions with a cost bound
-mod rule_evaluation; // evaluates one rule over a window of events
+// 2. Rules: guards, keys, ranges and residuals per branch.
+mod sql_names; // names of chronicle tables and columns in SQL
+mod chronicle_span; // windows of chronicles, divided into parts
+mod chronicle_columns; // packs chronicle columns to store them with the batch
+mod compiled_chronicle; // compiles declarations of chronicles into expressions and columns
+pub mod sql; // columns and tables that SQL queries can read in addition to fields
+mod rows; // rows of parameters, parsed or converted from another version
+pub mod events; // the events of a batch as columns of cells
 mod residual; // residual conditions, checked per candidate column by column
+pub mod index_stats; // statistics of the index: sizes and costs
+pub mod subject; // a subscription as the index needs it
+pub mod rule; // compiled rules
+
+// 3. Matching: events meet the subscriptions of a shard.
+pub mod matches; // matches in runs, and their receiver
+mod subscription_index; // the subscriptions of a shard, and the index over them
+mod rule_evaluation; // evaluates one rule over a window of events
+pub mod chronicle; // chronicles: per-key aggregates over events, read as event columns
+pub mod state; // suppression of matches: cooldown, re-arm, change
+pub mod shard; // one partition of the subscriptions with its index and state
+
+// 4. Notifications: what is stored of the matches.
+pub mod cut; // runs of matches are cut into notification batches
+pub mod join; // joins the notification batches of several shards
+pub mod notify; // computes the fields of a notification at delivery
+
+// 5. Display and measurement.
+pub mod oracle; // reference implementation without an index, for tests and dry runs
+pub mod trial; // evaluation of one rule, condition by condition, for display
+pub mod worst_cases; // adversarial filters and segments, to measure the worst case
 
 /// The functions `distance_km` and `contains_ci`, for other rule languages.
 pub use functions::{contains_ci, distance_km};

@@ -11,10 +11,10 @@ use tocsin_model::{
 };
 
 use crate::{
-    chronicle::columns::Packed,
+    chronicle_columns::Packed,
     evaluate::{EvalContext, Parameters, value},
-    rule::{FieldSource, RuleNumber, RuleSet},
-    shard::Layout,
+    rows::Layout,
+    rule::rule_set::{FieldSource, RuleNumber, RuleSet},
 };
 
 /// A required field of a notification has no value.

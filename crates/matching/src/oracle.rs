@@ -10,9 +10,9 @@ use tocsin_model::{
 
 use crate::{
     evaluate::{EvalContext, Parameters, holds},
-    filter::CompiledFilter,
-    rule::{Memberships, RuleNumber, RuleSet},
-    subscriber::SubscriberView,
+    filter::compiled::CompiledFilter,
+    rule::rule_set::{RuleNumber, RuleSet},
+    subscriber::{Memberships, SubscriberView},
 };
 
 /// A subscription as the oracle evaluates it.

@@ -8,7 +8,7 @@ use tocsin_model::{
     problem::Problem,
 };
 
-use crate::filter::{self, CompiledFilter};
+use crate::filter::{self, compiled::CompiledFilter};
 
 /// The fields of `event` in a predicate, in this order.
 pub const SIDES: [&str; 3] = ["client", "server", "base"];

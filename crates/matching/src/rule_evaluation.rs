@@ -6,8 +6,8 @@
 use std::hint::black_box;
 
 use tocsin_model::{
+    field::Row,
     id::{EventBatchId, EventId, Name},
-    time::Timestamp,
     value::Value,
 };
 
@@ -24,10 +24,13 @@ use crate::{
         key_table::KeyNumber,
         table::{Bits, Table},
     },
+    matches::{MatchSink, Run},
     residual::Deadline,
-    rule::{Branch, CompiledRule, Ordered, Range, RuleNumber, RuleSet},
-    shard::{MatchSink, Run, Shard},
-    state::{compile::CompiledState, state_table::StateTable},
+    rule::{
+        branches::{Branch, Ordered, Range},
+        rule_set::{CompiledRule, RuleNumber, RuleSet},
+    },
+    subscription_index::SubscriptionIndex,
 };
 
 /// Most events in a window.
@@ -36,7 +39,7 @@ pub(crate) const WINDOW: usize = 64;
 /// Reusable buffers of a shard's matcher.
 #[derive(Default)]
 pub(crate) struct MatchScratch {
-    pub key: Vec<u8>,
+    key: Vec<u8>,
     /// The keys of the window's events, by [`Branch::asks`].
     answers: Vec<Vec<EventKey>>,
     probes: Vec<Probe>,
@@ -90,7 +93,7 @@ impl MatchScratch {
 
 /// The evaluation of one rule over the events of a window.
 pub(crate) struct RuleEvaluation<'a> {
-    pub shard: &'a Shard,
+    pub index: &'a SubscriptionIndex,
     pub rules: &'a RuleSet,
     pub number: RuleNumber,
     pub rule: &'a CompiledRule,
@@ -107,44 +110,6 @@ pub(crate) struct RuleEvaluation<'a> {
 }
 
 impl<'a> RuleEvaluation<'a> {
-    /// Evaluates a rule with state. An event re-arms only subscriptions that were disarmed before it, and does not
-    /// match them. `again`: the re-arming of these events has been applied before.
-    ///
-    /// # Errors
-    /// As [`RuleEvaluation::answer`].
-    pub fn evaluate_stateful(
-        &self,
-        state: &CompiledState,
-        (accepted_at, again): (Timestamp, bool),
-        states: &mut StateTable,
-        scratch: &mut MatchScratch,
-        out: &mut impl MatchSink,
-    ) -> Result<(), EventId> {
-        for at in 0..self.count {
-            let event = self.event(at);
-            let state_event = match StateTable::state_event(state, event, accepted_at) {
-                Ok(Some(state_event)) => state_event,
-                without => {
-                    without.err().into_iter().for_each(|error| out.rule_failed(self.number, self.id(at), error));
-                    continue;
-                }
-            };
-            let rearmed = match again {
-                true => Ok(Vec::new()),
-                false => states.rearmed(self.number, state, state_event, event),
-            };
-            self.evaluate_event(at, scratch, &mut states.suppressing_sink(self.number, state, state_event, out));
-            match rearmed {
-                Ok(rearmed) => states.arm(self.number, state, state_event, &rearmed),
-                Err(error) => out.rule_failed(self.number, self.id(at), error),
-            }
-            if self.is_late() {
-                return Err(self.id(at));
-            }
-        }
-        Ok(())
-    }
-
     /// Evaluates the rule for every event of the window, in order.
     ///
     /// # Errors
@@ -171,16 +136,18 @@ impl<'a> RuleEvaluation<'a> {
         }
     }
 
-    fn is_late(&self) -> bool {
+    /// Whether the deadline has passed.
+    pub fn is_late(&self) -> bool {
         self.deadline.is_some_and(Deadline::is_past)
     }
 
-    fn id(&self, at: usize) -> EventId {
+    /// The id of an event of the window.
+    pub fn id(&self, at: usize) -> EventId {
         EventId { batch: self.batch, ordinal: (self.first + at) as u32 }
     }
 
     /// An event of the window as a row. Callers that can work on cells use `events`, which avoids building rows.
-    fn event(&self, at: usize) -> &'a [Value] {
+    pub fn event(&self, at: usize) -> &'a [Value] {
         self.events.row(self.first + at)
     }
 
@@ -190,7 +157,7 @@ impl<'a> RuleEvaluation<'a> {
 
     /// Without a residual, all entries found by the index match and are passed on without a copy.
     fn evaluate_unfiltered(&self, branch: &'a Branch, scratch: &mut MatchScratch, out: &mut impl MatchSink) {
-        let index = &self.shard.indexes[self.rule.first_branch];
+        let index = &self.index.groups[self.rule.first_branch];
         let mut probes = std::mem::take(&mut scratch.probes);
         probes.clear();
         self.probe_all(branch, index, &mut probes, scratch, out);
@@ -263,11 +230,12 @@ impl<'a> RuleEvaluation<'a> {
         }
     }
 
-    fn evaluate_event(&self, at: usize, scratch: &mut MatchScratch, out: &mut impl MatchSink) {
+    /// Evaluates the rule for one event of the window.
+    pub fn evaluate_event(&self, at: usize, scratch: &mut MatchScratch, out: &mut impl MatchSink) {
         let single = self.rule.branches.len() == 1;
         scratch.union.clear();
         for (branch, number) in self.rule.branches.iter().zip(self.rule.first_branch..) {
-            match self.evaluate_branch(branch, &self.shard.indexes[number], single, at, scratch, out) {
+            match self.evaluate_branch(branch, &self.index.groups[number], single, at, scratch, out) {
                 // The caller that measures the time reports this once.
                 Ok(()) | Err(EvalError::Time) => {}
                 Err(error) => out.rule_failed(self.number, self.id(at), error),
@@ -302,7 +270,7 @@ impl<'a> RuleEvaluation<'a> {
         index.group(group).answer(query, &mut |found| self.append_live_slots(found, slots));
         if let (Some(filter_table), false) = (self.rule.filters, slots.is_empty()) {
             let matching = self.matching(filter_table, at, &mut scratch.matched, out);
-            let filter_table = &self.shard.filter_tables[filter_table];
+            let filter_table = &self.index.filter_tables[filter_table];
             scratch.slots.retain(|slot| filter_table.of(*slot).is_none_or(|filter| matching.has(filter)));
         }
         self.check(branch, single, at, scratch, out)
@@ -324,7 +292,7 @@ impl<'a> RuleEvaluation<'a> {
         slots.clear();
         let matching = self.matching(filter_table, at, matched, out);
         let whole = branch.residual.is_empty() && single;
-        let keys = &self.shard.keys[branch.asks];
+        let keys = &self.index.keys[branch.asks];
         let mut take = |key: &[u8]| {
             let Some(group) = keys.find(key).and_then(|number| index.find(number)) else { return };
             group.answer(Query::All, &mut |found| {
@@ -347,7 +315,7 @@ impl<'a> RuleEvaluation<'a> {
         let (is_known, matching) = &mut matched[filter_table];
         if !*is_known {
             *is_known = true;
-            self.shard.filter_tables[filter_table].matching(self.event(at), matching);
+            self.index.filter_tables[filter_table].matching(self.event(at), matching);
             if matching.undecided() > 0 {
                 out.subscriptions_failed(self.number, self.id(at), EvalError::Cost, matching.undecided());
             }
@@ -465,7 +433,7 @@ impl<'a> RuleEvaluation<'a> {
                 Err(_) => return EventKey::NoMatch,
             }
         }
-        self.shard.keys[branch.asks].find(key).map_or(EventKey::NoMatch, EventKey::Key)
+        self.index.keys[branch.asks].find(key).map_or(EventKey::NoMatch, EventKey::Key)
     }
 
     fn append_live_slots(&self, found: EntrySlice<'_>, slots: &mut Vec<u32>) {
@@ -509,5 +477,37 @@ impl<'a> RuleEvaluation<'a> {
                 channels: self.channels,
             });
         }
+    }
+}
+
+/// Reports the matches of one event by the rules of an index. They have no state and no time limit.
+pub(crate) fn match_event(
+    index: &SubscriptionIndex,
+    class: &Name,
+    event: &Row,
+    scratch: &mut MatchScratch,
+    out: &mut impl MatchSink,
+) {
+    let rules = &index.rules;
+    let Some(plan) = rules.events.get(class).filter(|plan| !plan.rules.is_empty()) else { return };
+    let events = Events::of_rows(std::slice::from_ref(event));
+    scratch.begin(index.keys.len(), index.filter_tables.len(), 1);
+    for number in &plan.rules {
+        let rule = rules.rule(*number);
+        let evaluation = RuleEvaluation {
+            index,
+            rules,
+            number: *number,
+            rule,
+            table: &index.tables[rule.class],
+            batch: EventBatchId(0),
+            first: 0,
+            count: 1,
+            events: &events,
+            channels: &index.channels,
+            deadline: None,
+        };
+        // Without a deadline, no event is late.
+        let _ = evaluation.answer(scratch, out);
     }
 }

@@ -1,6 +1,8 @@
 //! A shard: one partition of the subscribers, with its index. One owner, no locks: a batch sees exactly the changes
 //! that were applied before it.
 
+mod external_matches; // matches found by the query of a rule
+
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -10,51 +12,37 @@ use std::{
 
 use tocsin_model::{
     event::EventBatch,
-    field::{Damaged, FieldType, Fields, Row},
-    filter::Filter,
-    id::{EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
+    field::{Damaged, Fields, Row},
+    id::{EventBatchId, EventId, Name, SubscriptionId},
+    problem::{Code, Problem},
     state::StatePage,
     time::Timestamp,
-    value::Value,
 };
 
 use crate::{
     eval_value::EvalError,
     events::Events,
     filter::filter_table::FilterTable,
-    index::{Hasher, chunks::KeySlice, groups::Groups, key_table::KeyTable, table::Table},
+    index::groups::Groups,
     index_stats::{FilterStats, IndexStats},
     residual::Deadline,
-    rule::{RuleNumber, RuleSet},
+    rows::stored_row,
+    rule::rule_set::{CompiledState, RuleNumber, RuleSet},
     rule_evaluation::{MatchScratch, RuleEvaluation, WINDOW},
-    state::{Suppression, restored::RestoredStates, state_table::StateTable},
+    shard::external_matches::ExternalMatchEmitter,
+    state::{
+        restored::RestoredStates,
+        state_table::{StateTable, Suppression},
+    },
+    subscriber::{Memberships, SubscriberView},
+    subscription_index::SubscriptionIndex,
 };
 
-mod change; // adds and removes subscriptions
-mod rows; // parameters as rows
-mod query_matches; // matches found by the query of a rule
-
-pub use query_matches::ExternalMatch;
-pub(crate) use rows::Layout;
-
-use change::Sweep;
-
-/// A subscription as the index needs it.
-#[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
-    /// The id of the subscription.
-    pub id: SubscriptionId,
-    /// The subscriber: notifications for one digest stay in one notification batch.
-    pub subscriber: SubscriberNumber,
-    /// The class of the subscription.
-    pub class: &'a Name,
-    /// Parameters, a JSON object as `Subscription::values` holds it.
-    pub values: &'a str,
-    /// The channel that delivers to it now, if there is a usable one.
-    pub channel: Option<&'a Name>,
-    /// Own filter, if its class accepts one: it matches only if both the rule and the filter match.
-    pub filter: Option<&'a Filter>,
-}
+pub use crate::{
+    matches::{MatchSink, Run},
+    subject::Subject,
+};
+pub use external_matches::ExternalMatch;
 
 /// Options of a match: excluded rules, clock, repetition.
 #[derive(Clone, Copy, Default)]
@@ -78,98 +66,10 @@ impl fmt::Debug for MatchOptions<'_> {
     }
 }
 
-/// Receiver of matches, in runs.
-pub trait MatchSink {
-    /// Some subscriptions match an event by a rule. Each subscription is reported once for a rule and event; a rule and
-    /// event may have several consecutive runs.
-    fn run(&mut self, run: Run<'_>);
-
-    /// A rule could not be evaluated for an event. Other matches are still reported; after [`EvalError::Time`] no
-    /// further matches of this rule are reported for the batch.
-    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError);
-
-    /// A rule or the filters of its subscriptions could not be evaluated for an event and some of the subscriptions.
-    /// The failed ones do not match; the others are reported. `count` is the number of filters or subscriptions.
-    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError, count: u32);
-}
-
-/// A run of matches: subscriptions that match one event by one rule.
-#[derive(Clone, Copy)]
-pub struct Run<'a> {
-    /// The rule.
-    pub rule: RuleNumber,
-    /// The event's batch.
-    pub batch: EventBatchId,
-    /// The event's index in its batch.
-    pub event_ordinal: u32,
-    /// The subscriptions, by slot.
-    pub slots: &'a [u32],
-    /// The index keys of the subscriptions, in the same order, if captured fields are copied from them.
-    pub(crate) keys: KeySlice<'a>,
-    pub(crate) events: &'a Events<'a>,
-    /// The event's index in `events`.
-    pub(crate) at: usize,
-    /// The row of the rule's query, if it has one; then there is one slot.
-    pub(crate) given: &'a [Value],
-    pub(crate) rules: &'a RuleSet,
-    pub(crate) table: &'a Table,
-    pub(crate) channels: &'a [Name],
-}
-
-impl<'a> Run<'a> {
-    /// The event, as a row of its class in the rule set's version.
-    pub fn event(&self) -> &'a [Value] {
-        self.events.row(self.at)
-    }
-
-    /// The subscription of a slot.
-    pub fn id(&self, slot: u32) -> SubscriptionId {
-        self.table.id(slot)
-    }
-
-    /// Appends the ids of all subscriptions, in order. Much faster than one by one.
-    #[inline]
-    pub fn append_ids(&self, out: &mut Vec<SubscriptionId>) {
-        self.table.append_ids(self.slots, out);
-    }
-
-    /// The channel number of a slot, see [`Run::channel_name`]. 0 means no channel.
-    pub fn channel(&self, slot: u32) -> u16 {
-        self.table.channel(slot)
-    }
-
-    /// The channel number, if all subscriptions of the class use the same one.
-    pub fn sole_channel(&self) -> Option<u16> {
-        self.table.sole_channel()
-    }
-
-    /// The same run, limited to some of its subscriptions, with their keys.
-    pub(crate) fn of<'b>(self, slots: &'b [u32], keys: KeySlice<'b>) -> Run<'b>
-    where
-        'a: 'b,
-    {
-        Run { slots, keys, ..self }
-    }
-
-    /// The name of a channel by its number; `None` for 0.
-    pub fn channel_name(&self, channel: u16) -> Option<&'a Name> {
-        self.channels.get(usize::from(channel).checked_sub(1)?)
-    }
-}
-
-/// A partition of the subscriptions, and the index over them.
+/// A partition of the subscriptions, with its index and its suppression state.
 pub struct Shard {
-    rules: Arc<RuleSet>,
-    tables: Vec<Table>,
-    sweeps: Vec<Option<Sweep>>,
-    /// One for each branch of each enabled rule.
-    pub(crate) indexes: Vec<Groups>,
-    /// The keys of branches with the same event key, by [`Branch::asks`](crate::rule::Branch::asks).
-    pub(crate) keys: Vec<KeyTable>,
-    /// One for each filter plan of the rule set.
-    pub(crate) filter_tables: Vec<FilterTable>,
+    index: SubscriptionIndex,
     states: StateTable,
-    channels: Vec<Name>,
     scratch: MatchScratch,
     /// The rule that is being matched.
     running_rule: Option<RuleNumber>,
@@ -181,35 +81,69 @@ impl fmt::Debug for Shard {
         f.debug_struct("Shard").field("subscriptions", &self.len()).finish_non_exhaustive()
     }
 }
+
 impl Shard {
     /// An empty shard of these rules.
     pub fn new(rules: Arc<RuleSet>) -> Shard {
-        let hasher = Hasher::default();
-        let tables = rules.classes.iter().map(|class| {
-            let kinds = class.fields.iter().map(|field| field.kind).chain(rules.subscriber.kinds());
-            let kinds: Vec<FieldType> = kinds.chain([FieldType::Integer]).collect();
-            Table::new(&kinds, &class.used_columns, class.keeps_subscribers, hasher.clone())
-        });
-        let enabled = rules.rules.iter().filter(|rule| rule.enabled);
-        let indexes = enabled.flat_map(|rule| &rule.branches).map(|branch| Groups::new(branch.arrangement()));
         Shard {
-            tables: tables.collect(),
-            sweeps: vec![None; rules.classes.len()],
-            indexes: indexes.collect(),
-            filter_tables: rules.filters.iter().map(|_| FilterTable::new()).collect(),
             states: StateTable::new(&rules),
-            keys: (0..=rules.asks).map(|_| KeyTable::new(hasher.clone())).collect(),
-            channels: Vec::new(),
+            index: SubscriptionIndex::new(rules),
             scratch: MatchScratch::default(),
             running_rule: None,
             times: Vec::new(),
-            rules,
         }
     }
 
     /// The rules of the shard.
     pub fn rules(&self) -> &Arc<RuleSet> {
-        &self.rules
+        &self.index.rules
+    }
+
+    /// Adds a subscription of a subscriber without columns, or replaces the one with the same id. About a microsecond
+    /// for each rule of its class.
+    ///
+    /// # Errors
+    /// The class is unknown, the parameters are not a JSON object, the filter cannot be compiled for every event class
+    /// of the class's rules, or the shard is full (2^32 subscriptions of a class, 65,535 channels). The previous
+    /// subscription of this id, if there was one, is then removed.
+    pub fn put(&mut self, subject: Subject<'_>) -> Result<(), Problem> {
+        self.put_of(subject, SubscriberView::default())
+    }
+
+    /// Adds a subscription with the values of its subscriber; only rules whose audience includes it apply.
+    ///
+    /// # Errors
+    /// As [`Shard::put`].
+    pub fn put_of(&mut self, subject: Subject<'_>, subscriber: SubscriberView) -> Result<(), Problem> {
+        let class = self.index.rules.classes.iter().find(|class| class.name == *subject.class);
+        let row = class.map(|class| stored_row(&class.fields, subject.values)).transpose();
+        let result = match row.map(Option::unwrap_or_default) {
+            Ok(row) => self.put_row(
+                subject,
+                self.index.rules.full_row(subject.class, row, subscriber.columns),
+                subscriber.memberships,
+            ),
+            Err(_) => Err(Problem::new(Code::DamagedData, "", "the stored parameters are not a JSON object")),
+        };
+        if result.is_err() {
+            self.remove(subject.id);
+        }
+        result
+    }
+
+    fn put_row(&mut self, subject: Subject<'_>, row: Row, memberships: Memberships) -> Result<(), Problem> {
+        // Suppression state is kept.
+        let (class, row) = self.index.put(subject, row, memberships)?;
+        self.states.refresh(&self.index.rules, class, subject.id, &row);
+        Ok(())
+    }
+
+    /// Removes a subscription, if it is present, and its suppression state.
+    pub fn remove(&mut self, id: SubscriptionId) {
+        for class in 0..self.index.tables.len() {
+            self.states.remove(&self.index.rules, class, id);
+        }
+        self.index.remove(id);
     }
 
     /// Reports every match of a batch to the sink, as [`Shard::match_events`] does. `event_fields` are the fields with
@@ -223,7 +157,7 @@ impl Shard {
         event_fields: &Fields,
         out: &mut impl MatchSink,
     ) -> Result<(), Damaged> {
-        let events = self.rules.events(batch, event_fields)?;
+        let events = self.index.rules.events(batch, event_fields)?;
         self.match_events((batch.id, batch.accepted_at), &batch.class, &events, MatchOptions::default(), out);
         Ok(())
     }
@@ -253,7 +187,7 @@ impl Shard {
         out: &mut impl MatchSink,
     ) {
         self.times.clear();
-        let rules = Arc::clone(&self.rules);
+        let rules = Arc::clone(&self.index.rules);
         let Some(plan) = rules.events.get(class).filter(|plan| !plan.rules.is_empty()) else { return };
         // The remaining time of each rule for the batch; `None` for excluded rules.
         let allowed = |rule: &RuleNumber| (!watch.excluded_rules.contains(rule)).then(|| rules.rule(*rule).timeout);
@@ -264,7 +198,7 @@ impl Shard {
         let mut scratch = std::mem::take(&mut self.scratch);
         for first in (0..events.len()).step_by(width) {
             let count = width.min(events.len() - first);
-            scratch.begin(self.keys.len(), self.filter_tables.len(), count);
+            scratch.begin(self.index.keys.len(), self.index.filter_tables.len(), count);
             for (number, left) in plan.rules.iter().zip(&mut left) {
                 let rule = rules.rule(*number);
                 // Events re-arm a rule with a query when its query result is processed.
@@ -280,23 +214,23 @@ impl Shard {
                 let states = state.map(|_| std::mem::take(&mut self.states));
                 let deadline = watch.clock.map(|clock| Deadline { clock, at: clock() + time });
                 let occasion = RuleEvaluation {
-                    shard: self,
+                    index: &self.index,
                     rules: &rules,
                     number: *number,
                     rule,
-                    table: &self.tables[rule.class],
+                    table: &self.index.tables[rule.class],
                     batch,
                     first,
                     count,
                     events,
-                    channels: &self.channels,
+                    channels: &self.index.channels,
                     deadline,
                 };
                 let answered = match state.zip(states) {
                     None => occasion.answer(&mut scratch, out),
                     Some((state, mut states)) => {
                         let moment = (accepted_at, watch.again);
-                        let answer = || occasion.evaluate_stateful(state, moment, &mut states, &mut scratch, out);
+                        let answer = || evaluate_stateful(&occasion, state, moment, &mut states, &mut scratch, out);
                         let answered = catch_unwind(AssertUnwindSafe(answer));
                         // State survives a panic, so that it can be undone.
                         self.states = states;
@@ -321,6 +255,46 @@ impl Shard {
             };
             let fired = plan.rules.iter().zip(left).filter(|(rule, _)| !watch.excluded_rules.contains(rule));
             self.times.extend(fired.map(took));
+        }
+    }
+
+    /// Reports the matches of one rule to the sink. `found` is in the order of events; `events` are the rows of the
+    /// batch, as [`RuleSet::rows`] returns them. Skipped are:
+    /// - subscriptions that are not in this shard, or of another class,
+    /// - subscribers outside the rule's audience,
+    /// - subscriptions whose own filter does not match the event,
+    /// - matches that the rule's state suppresses.
+    pub fn emit_external_matches<'a>(
+        &mut self,
+        (batch, accepted_at): (EventBatchId, Timestamp),
+        rule: RuleNumber,
+        events: &[Row],
+        found: impl IntoIterator<Item = ExternalMatch<'a>>,
+        out: &mut impl MatchSink,
+    ) {
+        let compiled = self.index.rules.rule(rule);
+        let events_of_batch = Events::of_rows(events);
+        let mut emitter = ExternalMatchEmitter::new(&self.index, rule, batch, &events_of_batch);
+        let mut found = found.into_iter().peekable();
+        let Some(state) = &compiled.state else { return found.for_each(|query_match| emitter.give(query_match, out)) };
+        for (ordinal, event) in (0..).zip(events) {
+            let of_event = std::iter::from_fn(|| found.next_if(|query_match| query_match.event_ordinal <= ordinal));
+            let id = EventId { batch, ordinal };
+            let state_event = match StateTable::state_event(state, event, accepted_at) {
+                Ok(Some(state_event)) => state_event,
+                without => {
+                    of_event.for_each(drop);
+                    without.err().into_iter().for_each(|error| out.rule_failed(rule, id, error));
+                    continue;
+                }
+            };
+            let rearmed = self.states.rearmed(rule, state, state_event, event);
+            let mut suppressing_sink = self.states.suppressing_sink(rule, state, state_event, out);
+            of_event.for_each(|query_match| emitter.give(query_match, &mut suppressing_sink));
+            match rearmed {
+                Ok(rearmed) => self.states.arm(rule, state, state_event, &rearmed),
+                Err(error) => out.rule_failed(rule, id, error),
+            }
         }
     }
 
@@ -352,17 +326,17 @@ impl Shard {
 
     /// Undoes the changes of the newest layer.
     pub fn undo_states(&mut self) {
-        self.states.undo(&self.rules, &self.tables);
+        self.states.undo(&self.index.rules, &self.index.tables);
     }
 
     /// The changed state pages of the newest layer, to be committed with its matches.
     pub fn take_states(&mut self) -> Vec<StatePage> {
-        self.states.take_changes(&self.rules)
+        self.states.take_changes(&self.index.rules)
     }
 
     /// All suppression state, as pages.
     pub fn states(&self) -> Vec<StatePage> {
-        self.states.pages(&self.rules)
+        self.states.pages(&self.index.rules)
     }
 
     /// The number of state entries.
@@ -372,12 +346,12 @@ impl Shard {
 
     /// Clears all suppression state in memory; the journal is not changed.
     pub fn forget_states(&mut self) {
-        self.states = self.states.empty(&self.rules);
+        self.states = self.states.empty(&self.index.rules);
     }
 
     /// Takes the restored state of its subscriptions.
     pub fn restore_states(&mut self, remembered: &mut RestoredStates) {
-        self.states.restore(&self.rules, &self.tables, remembered);
+        self.states.restore(&self.index.rules, &self.index.tables, remembered);
     }
 
     /// Marks the outdated pages that this shard writes, so that the next commit corrects them.
@@ -392,7 +366,7 @@ impl Shard {
 
     /// The number of subscriptions.
     pub fn len(&self) -> usize {
-        self.tables.iter().map(Table::len).sum()
+        self.index.len()
     }
 
     /// Whether there are none.
@@ -402,10 +376,10 @@ impl Shard {
 
     /// Statistics of the index. Cheap: nothing is counted anew.
     pub fn index_stats(&self) -> IndexStats {
-        let enabled = self.rules.rules.iter().filter(|rule| rule.enabled);
+        let enabled = self.index.rules.rules.iter().filter(|rule| rule.enabled);
         let class_of_each = enabled.flat_map(|rule| rule.branches.iter().map(|_| rule.class));
         let together =
-            |(class, groups): (usize, &Groups)| self.tables[class].len() as f64 / groups.count().max(1) as f64;
+            |(class, groups): (usize, &Groups)| self.index.tables[class].len() as f64 / groups.count().max(1) as f64;
         let filters = |(number, filter_table): (usize, &FilterTable)| FilterStats {
             distinct: filter_table.distinct() as u64,
             unindexed: filter_table.scanned() as u64,
@@ -413,27 +387,68 @@ impl Shard {
             counts: self.scratch.filter_counts(number),
         };
         IndexStats {
-            branches: class_of_each.zip(&self.indexes).map(together).collect(),
-            filters: self.filter_tables.iter().enumerate().map(filters).collect(),
+            branches: class_of_each.zip(&self.index.groups).map(together).collect(),
+            filters: self.index.filter_tables.iter().enumerate().map(filters).collect(),
         }
     }
 
     /// The number of distinct filters; a filter counts once for each event class.
     pub fn distinct_filters(&self) -> usize {
-        self.filter_tables.iter().map(FilterTable::distinct).sum()
+        self.index.filter_tables.iter().map(FilterTable::distinct).sum()
     }
 
     /// The number of distinct filters that are candidates for every event.
     pub fn scanned_filters(&self) -> usize {
-        self.filter_tables.iter().map(FilterTable::scanned).sum()
+        self.index.filter_tables.iter().map(FilterTable::scanned).sum()
     }
 
     /// Memory in bytes, as far as it grows with the subscriptions.
     pub fn memory_bytes(&self) -> usize {
-        self.tables.iter().map(Table::memory_bytes).sum::<usize>()
-            + self.indexes.iter().map(Groups::memory_bytes).sum::<usize>()
-            + self.filter_tables.iter().map(FilterTable::memory_bytes).sum::<usize>()
-            + self.states.memory_bytes()
-            + self.keys.iter().map(KeyTable::memory_bytes).sum::<usize>()
+        self.index.memory_bytes() + self.states.memory_bytes()
     }
+}
+
+/// Evaluates a rule with state. An event re-arms only subscriptions that were disarmed before it, and does not
+/// match them. `again`: the re-arming of these events has been applied before.
+///
+/// # Errors
+/// The event at which the deadline passed; the events after it were not evaluated.
+fn evaluate_stateful(
+    evaluation: &RuleEvaluation<'_>,
+    state: &CompiledState,
+    (accepted_at, again): (Timestamp, bool),
+    states: &mut StateTable,
+    scratch: &mut MatchScratch,
+    out: &mut impl MatchSink,
+) -> Result<(), EventId> {
+    for at in 0..evaluation.count {
+        let event = evaluation.event(at);
+        let state_event = match StateTable::state_event(state, event, accepted_at) {
+            Ok(Some(state_event)) => state_event,
+            without => {
+                without
+                    .err()
+                    .into_iter()
+                    .for_each(|error| out.rule_failed(evaluation.number, evaluation.id(at), error));
+                continue;
+            }
+        };
+        let rearmed = match again {
+            true => Ok(Vec::new()),
+            false => states.rearmed(evaluation.number, state, state_event, event),
+        };
+        evaluation.evaluate_event(
+            at,
+            scratch,
+            &mut states.suppressing_sink(evaluation.number, state, state_event, out),
+        );
+        match rearmed {
+            Ok(rearmed) => states.arm(evaluation.number, state, state_event, &rearmed),
+            Err(error) => out.rule_failed(evaluation.number, evaluation.id(at), error),
+        }
+        if evaluation.is_late() {
+            return Err(evaluation.id(at));
+        }
+    }
+    Ok(())
 }

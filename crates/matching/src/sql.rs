@@ -6,33 +6,20 @@
 //!
 //! Chronicles are tables as well, named `"quote.day"` after the event class and the chronicle.
 
-use std::collections::BTreeSet;
-
 use tocsin_model::{
     application::Application,
-    field::{Field, FieldType, Fields},
+    field::{Field, Fields},
     id::Name,
 };
 
 use crate::{
-    chronicle::compile::{CompiledChronicle, all_columns, column_fields, compile_chronicles},
+    compiled_chronicle::{CompiledChronicle, all_columns, column_fields, compile_chronicles},
+    sql_names::{CHRONICLE, chronicle_fields, field},
     subscriber::{PARTS, SubscriberColumns},
-    user_functions::UserFunctions,
+    user_functions::compile_functions,
 };
 
-/// Prefix of the names of chronicle columns.
-const CHRONICLE: &str = "chronicle-";
-
-/// The names beside fields that the queries of an application read.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct QueriesRead {
-    /// Whether they read subscriber columns.
-    pub subscribers: bool,
-    /// The chronicle columns they read: event classes, and names of columns as in rule sets.
-    pub chronicles: BTreeSet<(Name, Name)>,
-    /// The chronicles they read as tables: event classes, and names of chronicles.
-    pub tables: BTreeSet<(Name, Name)>,
-}
+pub use crate::sql_names::{QueriesRead, table_name};
 
 /// A chronicle as a table.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,14 +32,9 @@ pub struct ChronicleTable {
     pub statistics: Fields,
 }
 
-/// The name of a chronicle's table. No class has a name like this.
-pub fn table_name(class: &Name, chronicle: &Name) -> String {
-    format!("{class}.{chronicle}")
-}
-
 /// The tables of all chronicles of an application. A list or a map in a key is represented as JSON.
 pub fn chronicle_tables(application: &Application) -> Vec<ChronicleTable> {
-    let functions = UserFunctions::compile(&application.functions).unwrap_or_default();
+    let functions = compile_functions(&application.functions).unwrap_or_default();
     // Problems are reported when the rules are compiled.
     let of = |(class, event)| compile_chronicles(class, event, &functions).ok().map(|found| (class, found));
     let table = |(class, chronicle): (&Name, CompiledChronicle)| ChronicleTable {
@@ -79,7 +61,7 @@ pub fn as_queries_see(application: &Application) -> Application {
         }
         class.fields = Fields::new(fields);
     }
-    let functions = UserFunctions::compile(&application.functions).unwrap_or_default();
+    let functions = compile_functions(&application.functions).unwrap_or_default();
     for (name, class) in &mut seen.events {
         // Problems are reported when the rules are compiled.
         let Ok(chronicles) = compile_chronicles(name, class, &functions) else { continue };
@@ -120,13 +102,6 @@ pub fn read_undeclared<'a>(
     read
 }
 
-/// The chronicle columns, with their names in queries.
-pub(crate) fn chronicle_fields(columns: &Fields) -> Fields {
-    // A column whose name is too long cannot be read.
-    let named = |column: &Field| field(format!("{CHRONICLE}{}", column.name), column.kind);
-    Fields::new(columns.iter().filter_map(named).collect())
-}
-
 fn subscriber_fields(application: &Application) -> Fields {
     if application.attributes.is_empty() {
         return Fields::new(Vec::new());
@@ -139,8 +114,4 @@ fn subscriber_fields(application: &Application) -> Fields {
         field(name, kind).or_else(|| field(format!("subscriber-{at}"), kind))
     });
     Fields::new(fields.collect())
-}
-
-fn field(name: String, kind: FieldType) -> Option<Field> {
-    Some(Field::new(name.parse().ok()?, kind))
 }

@@ -11,10 +11,9 @@
 //! with its matches, as whole pages; until that commit is confirmed, they can be undone.
 
 pub(crate) mod state_table; // the state of all rules of a shard, with undo
-pub(crate) mod compile; // compiles `per`, `cooldown`, `rearm`, `changed` into expressions
 pub mod restored; // restores state from journal pages
 
-mod page; // the state of 256 subscriptions, in columns
+pub(crate) mod page; // the state of 256 subscriptions, in columns
 mod rearm_index; // index of the disarmed subscriptions, by their re-arm condition
 
 pub use state_table::Suppression;

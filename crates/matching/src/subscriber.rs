@@ -10,8 +10,6 @@ use tocsin_model::{
     value::Value,
 };
 
-use crate::rule::Memberships;
-
 /// The names before the attributes.
 pub(crate) const PARTS: [&str; 3] = ["id", "locale", "time_zone"];
 
@@ -94,5 +92,22 @@ impl SubscriberColumns {
             }
         });
         parts.into_iter().chain(attributes).collect()
+    }
+}
+
+/// Most segments that the rules of an application can use.
+pub const AUDIENCES_MAX: usize = 64;
+
+/// The audiences of a subscriber, as a bit set: bit 0 is the first audience of the rule set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Memberships(pub u64);
+
+impl Memberships {
+    /// All audiences: the audience is not checked.
+    pub const ALL: Memberships = Memberships(u64::MAX);
+
+    /// Whether the subscriber is in the audience of a rule.
+    pub(crate) fn includes(self, audience: Option<usize>) -> bool {
+        audience.is_none_or(|audience| self.0 >> audience & 1 == 1)
     }
 }

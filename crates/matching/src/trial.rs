@@ -8,9 +8,9 @@ use crate::{
     eval_value::EvalValue,
     evaluate::{EvalContext, Parameters, value},
     expression::{Expression, Kind},
-    filter::{self, CompiledFilter, show::show},
+    filter::{self, compiled::CompiledFilter, show::show},
     oracle::SubscriptionView,
-    rule::{CompiledRule, EventPlan, RuleNumber, RuleSet},
+    rule::rule_set::{CompiledRule, EventPlan, RuleNumber, RuleSet},
 };
 
 /// Most characters of a value that are shown.

@@ -3,7 +3,7 @@
 //! A function cannot call another function of its application. So its cost and depth are bounded by its own text, and
 //! recursion is impossible.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use tocsin_model::{
     application,
@@ -12,53 +12,26 @@ use tocsin_model::{
 };
 
 use crate::{
-    check::{Scope, compile, is_built_in},
-    dialect::cel::is_reserved,
-    eval_value::{EvalError, EvalValue},
-    evaluate::{EvalContext, Evaluator, Steps},
-    expression::{Expression, Type},
+    cel::is_reserved,
+    check::{calls::is_built_in, compile, scope::Scope},
     filter::jmespath,
 };
 
-/// The functions of one version of an application. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub struct UserFunctions(Arc<BTreeMap<Box<str>, Arc<UserFunction>>>);
+pub use crate::expression::{UserFunction, UserFunctions};
 
-/// A function that an application defines.
-pub struct UserFunction {
-    name: Box<str>,
-    parameters: Vec<Arc<str>>,
-    source: Box<str>,
-    body: Expression,
-}
-
-impl UserFunctions {
-    /// Compiles the functions of an application.
-    ///
-    /// # Errors
-    /// Every problem, with the path of the function, and the position in its expression.
-    pub fn compile(functions: &BTreeMap<Name, application::Function>) -> Result<UserFunctions, Vec<Problem>> {
-        let (mut compiled, mut problems) = (BTreeMap::new(), Vec::new());
-        for (name, function) in functions {
-            match UserFunction::compile(name, function) {
-                Ok(defined) => _ = compiled.insert(name.as_str().into(), Arc::new(defined)),
-                Err(found) => {
-                    problems.extend(found.into_iter().map(|problem| explain_sibling_call(problem, functions)))
-                }
-            }
+/// Compiles the functions of an application.
+///
+/// # Errors
+/// Every problem, with the path of the function, and the position in its expression.
+pub fn compile_functions(functions: &BTreeMap<Name, application::Function>) -> Result<UserFunctions, Vec<Problem>> {
+    let (mut compiled, mut problems) = (BTreeMap::new(), Vec::new());
+    for (name, function) in functions {
+        match compile_function(name, function) {
+            Ok(defined) => _ = compiled.insert(name.as_str().into(), Arc::new(defined)),
+            Err(found) => problems.extend(found.into_iter().map(|problem| explain_sibling_call(problem, functions))),
         }
-        if problems.is_empty() { Ok(UserFunctions(Arc::new(compiled))) } else { Err(problems) }
     }
-
-    /// The function of a name.
-    pub(crate) fn find(&self, name: &str) -> Option<&Arc<UserFunction>> {
-        self.0.get(name)
-    }
-
-    /// The names of all.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(|name| &**name)
-    }
+    if problems.is_empty() { Ok(UserFunctions(Arc::new(compiled))) } else { Err(problems) }
 }
 
 /// Gives an unknown function that the application defines a problem text of its own.
@@ -73,92 +46,49 @@ fn explain_sibling_call(problem: Problem, functions: &BTreeMap<Name, application
     }
 }
 
-impl UserFunction {
-    fn compile(name: &Name, function: &application::Function) -> Result<UserFunction, Vec<Problem>> {
-        let mut problems = Vec::new();
-        let path = format!("functions.{name}");
-        if is_built_in(name.as_str()) || jmespath::is_built_in(name.as_str()) {
-            problems.push(
-                Problem::new(Code::Duplicate, &path, format!("there is a function `{name}` already"))
-                    .param("value", name.to_string())
-                    .hint("choose another name"),
-            );
-        } else if !is_name(name.as_str()) {
-            problems.push(
-                Problem::new(Code::ReservedName, &path, format!("`{name}` cannot be called"))
-                    .param("value", name.to_string())
-                    .hint("choose another name"),
-            );
+fn compile_function(name: &Name, function: &application::Function) -> Result<UserFunction, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let path = format!("functions.{name}");
+    if is_built_in(name.as_str()) || jmespath::is_built_in(name.as_str()) {
+        problems.push(
+            Problem::new(Code::Duplicate, &path, format!("there is a function `{name}` already"))
+                .param("value", name.to_string())
+                .hint("choose another name"),
+        );
+    } else if !is_name(name.as_str()) {
+        problems.push(
+            Problem::new(Code::ReservedName, &path, format!("`{name}` cannot be called"))
+                .param("value", name.to_string())
+                .hint("choose another name"),
+        );
+    }
+    let mut parameters: Vec<Arc<str>> = Vec::new();
+    for (at, parameter) in function.parameters.iter().enumerate() {
+        let name = parameter.as_str();
+        if !is_name(name) || ["event", "sub", "subscription"].contains(&name) {
+            let problem = Problem::new(
+                Code::ReservedName,
+                format!("{path}.parameters[{at}]"),
+                format!("`{name}` has another meaning"),
+            )
+            .param("value", name.to_string());
+            problems.push(problem.hint("choose another name"));
         }
-        let mut parameters: Vec<Arc<str>> = Vec::new();
-        for (at, parameter) in function.parameters.iter().enumerate() {
-            let name = parameter.as_str();
-            if !is_name(name) || ["event", "sub", "subscription"].contains(&name) {
-                let problem = Problem::new(
-                    Code::ReservedName,
-                    format!("{path}.parameters[{at}]"),
-                    format!("`{name}` has another meaning"),
-                )
-                .param("value", name.to_string());
-                problems.push(problem.hint("choose another name"));
-            }
-            parameters.push(name.into());
+        parameters.push(name.into());
+    }
+    let scope = Scope { variables: parameters.clone(), ..Scope::default() };
+    match compile(&function.expression, &scope) {
+        Ok(body) if problems.is_empty() => {
+            let source = function.expression.as_str().into();
+            return Ok(UserFunction { name: name.as_str().into(), parameters, source, body });
         }
-        let scope = Scope { variables: parameters.clone(), ..Scope::default() };
-        match compile(&function.expression, &scope) {
-            Ok(body) if problems.is_empty() => {
-                let source = function.expression.as_str().into();
-                return Ok(UserFunction { name: name.as_str().into(), parameters, source, body });
-            }
-            Ok(_) => {}
-            Err(found) => problems.extend(found.into_iter().map(|problem| Problem {
-                path: format!("{path}.expression"),
-                ..without_event_hints(problem, &parameters)
-            })),
-        }
-        Err(problems)
+        Ok(_) => {}
+        Err(found) => problems.extend(found.into_iter().map(|problem| Problem {
+            path: format!("{path}.expression"),
+            ..without_event_hints(problem, &parameters)
+        })),
     }
-
-    /// The signature, as in a call.
-    pub(crate) fn show(&self) -> String {
-        format!("{}({})", self.name, self.parameters.join(", "))
-    }
-
-    /// The number of parameters.
-    pub(crate) fn takes(&self) -> usize {
-        self.parameters.len()
-    }
-
-    /// The type of the result.
-    pub(crate) fn result_type(&self) -> &Type {
-        &self.body.kind_of_value
-    }
-
-    /// The expression, over the parameters as the outermost variables.
-    pub(crate) fn body(&self) -> &Expression {
-        &self.body
-    }
-
-    /// Calls the function.
-    ///
-    /// # Errors
-    /// The evaluation error.
-    pub(crate) fn call<'a>(&'a self, given: Vec<EvalValue<'a>>, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
-        Evaluator::over(EvalContext::default(), given).run(&self.body, steps)
-    }
-}
-
-/// Functions are equal if name and source are equal.
-impl PartialEq for UserFunction {
-    fn eq(&self, other: &UserFunction) -> bool {
-        self.name == other.name && self.parameters == other.parameters && self.source == other.source
-    }
-}
-
-impl fmt::Debug for UserFunction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {:?}", self.show(), self.source)
-    }
+    Err(problems)
 }
 
 /// Whether expressions can spell it as a name.

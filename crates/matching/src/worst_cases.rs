@@ -14,13 +14,13 @@ use tocsin_model::{
 };
 
 use crate::filter::{
-    CompiledFilter, compile,
+    compile::compile,
+    compiled::CompiledFilter,
     index::{FilterIndex, FilterScratch},
 };
 
 /// Limit of the processor time for rejecting or stopping any of them.
 pub const LONGEST: Duration = Duration::from_millis(100);
-
 /// About the longest text that an event can hold.
 const TEXT_BYTES: usize = 1_000_000;
 

@@ -9,9 +9,9 @@ use tocsin_matching::{
     filter::{
         Case, CompiledFilter, Condition, Evaluate, Limit, Path, Range, Reach, ValueTest, compile,
         index::{FilterIndex, FilterPlacement, FilterScratch, ScanReason},
-        text::{Network, Wildcard},
     },
     regex_pattern::Pattern,
+    text::{Network, Wildcard},
 };
 use tocsin_model::{
     field::{Field, FieldType, Fields},

@@ -12,7 +12,7 @@ use tocsin_matching::{
         index::{FilterIndex, FilterScratch},
         jmespath::Query,
     },
-    user_functions::UserFunctions,
+    user_functions::{UserFunctions, compile_functions},
 };
 use tocsin_model::{
     application::Function,
@@ -239,7 +239,7 @@ fn functions() -> UserFunctions {
         function("made", &["value"], "[value, [duration('90s'), b'a', 1u, optional.of(2)], {'k': double('NaN')}]"),
         function("seven", &[], "7"),
     ];
-    UserFunctions::compile(&functions.into_iter().collect()).expect("functions")
+    compile_functions(&functions.into_iter().collect()).expect("functions")
 }
 
 /// Whether a filter matches an event, by its evaluator; its condition must agree.

@@ -4,7 +4,7 @@ use tocsin_matching::{
     check::{Scope, compile},
     evaluate::evaluate,
     filter,
-    user_functions::UserFunctions,
+    user_functions::{UserFunctions, compile_functions},
 };
 use tocsin_model::{
     application::Function,
@@ -22,7 +22,7 @@ fn functions(given: &[(&str, &[&str], &str)]) -> Result<UserFunctions, Vec<Probl
             Function { description: None, parameters, expression: (*expression).to_owned() },
         )
     };
-    UserFunctions::compile(&given.iter().map(function).collect())
+    compile_functions(&given.iter().map(function).collect())
 }
 
 fn class() -> Fields {

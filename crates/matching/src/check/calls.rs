@@ -2,16 +2,21 @@
 
 use std::sync::Arc;
 
-use tocsin_model::{problem::Code, problem::closest, value::Value};
+use tocsin_model::{
+    problem::{Code, closest},
+    value::Value,
+};
 
-use super::{Checker, constant_value, names::TYPE_NAMES, path};
+use super::names::TYPE_NAMES;
 use crate::{
+    check::checker::{Checker, constant_value, path},
     dialect::{Node, NodeKind, Span},
     eval_value::EvalValue,
-    evaluate::{EvalContext, Evaluator, Steps},
+    evaluate::{EvalContext, Evaluator},
     expression::{Constant, Expression, Function, Kind, Macro, MacroParts, Type},
     functions::{SIGNATURES, Signature},
     regex_pattern::Pattern,
+    steps::Steps,
 };
 
 impl Checker<'_> {

@@ -1,10 +1,16 @@
 //! Name resolution: fields of events and subscriptions, chronicles, subscriber columns, and variables.
 
-use tocsin_model::{field::Field, problem::Code, problem::closest};
+use tocsin_model::{
+    field::Field,
+    problem::{Code, closest},
+};
 
-use super::{Checker, Side, Subject, path};
 use crate::{
-    chronicle::compile::{column_of, unknown_column},
+    check::{
+        checker::{Checker, Side, path},
+        scope::Subject,
+    },
+    chronicle_names::{column_of, unknown_column},
     dialect::{Node, NodeKind, Span},
     expression::{Constant, Expression, Kind, Type},
     subscriber::PARTS,

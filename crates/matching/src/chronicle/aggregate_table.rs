@@ -234,7 +234,8 @@ impl AggregateTable {
 mod tests {
     use tocsin_model::value::Value;
 
-    use super::{super::compile::Span, *};
+    use super::*;
+    use crate::chronicle_span::Span;
 
     /// After any changes, in commits of any size, reading the pages restores the entries, and pages do not pile up.
     #[test]

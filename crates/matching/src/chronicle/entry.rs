@@ -9,7 +9,7 @@ use tocsin_model::{
     value::Value,
 };
 
-use super::compile::Span;
+use crate::chronicle_span::Span;
 
 /// The state of a key. Without parts, it is empty.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -1,7 +1,11 @@
 //! The chronicles of an application in memory: applies events, computes columns, and undoes changes until they are
 //! committed.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use tocsin_model::{
@@ -12,18 +16,20 @@ use tocsin_model::{
     value::Value,
 };
 
-use super::{
-    aggregate_table::AggregateTable,
-    columns,
-    compile::{CompiledChronicle, Span},
-    entry::Entry,
-    tables::PublishedTables,
-};
 use crate::{
+    chronicle::{
+        aggregate_table::AggregateTable,
+        entry::Entry,
+        tables::{EntryChange, PublishedTable, PublishedTables},
+    },
+    chronicle_columns,
+    chronicle_span::Span,
+    compiled_chronicle::CompiledChronicle,
     eval_value::{EvalError, EvalValue},
     evaluate::{EvalContext, Parameters, value},
     expression::Expression,
-    rule::{EventPlan, RuleSet},
+    rule::rule_set::{EventPlan, RuleSet},
+    sql_names::table_name,
 };
 
 /// Name prefix of the journal pages of chronicles.
@@ -206,7 +212,7 @@ impl ChronicleStore {
         for chronicle in &plan.chronicles {
             self.sweep(class, chronicle, accepted_at);
         }
-        columns::pack(&plan.columns, rows, first)
+        chronicle_columns::pack(&plan.columns, rows, first)
     }
 
     fn apply_event(
@@ -373,4 +379,44 @@ fn table_of<'a>(rules: &'a RuleSet, page: &str) -> Option<((Name, Name), &'a Com
 
 pub(super) fn chronicle_of<'a>(rules: &'a RuleSet, class: &Name, name: &Name) -> Option<&'a CompiledChronicle> {
     rules.events.get(class)?.chronicles.iter().find(|chronicle| chronicle.name == *name)
+}
+
+impl ChronicleStore {
+    /// Whether all rows must be published before the tables are valid.
+    pub fn needs_full_publish(&self) -> bool {
+        self.published.tables.is_none()
+    }
+
+    /// Publishes the rows that changed, at the time of a batch whose events have been applied. Does nothing if no query
+    /// reads them.
+    pub fn publish_tables(&mut self, accepted_at: Timestamp, emit: &mut dyn FnMut(EntryChange)) {
+        let rules = self.rules.clone();
+        if !rules.has_chronicle_tables() {
+            return;
+        }
+        self.published.is_open = true;
+        let tables = self.published.tables.get_or_insert_with(|| {
+            emit(EntryChange::Clear);
+            BTreeMap::new()
+        });
+        for ((class, name), table) in &mut self.tables {
+            let Some(chronicle) = chronicle_of(&rules, class, name).filter(|chronicle| chronicle.tabled) else {
+                continue;
+            };
+            let part = chronicle.span.part(accepted_at.0);
+            let of_table = (class.clone(), name.clone());
+            let mut keys = table.take_changed_keys();
+            // If time went back, expired parts may count again.
+            if tables.get(&of_table).is_none_or(|published| part < published.part) {
+                tables.remove(&of_table);
+                keys.extend(table.entries.keys().cloned());
+            }
+            let published = tables.entry(of_table).or_insert_with(|| PublishedTable {
+                name: table_name(class, name).into(),
+                part,
+                expiring: BTreeSet::new(),
+            });
+            published.emit(chronicle, table, part, keys, emit);
+        }
+    }
 }

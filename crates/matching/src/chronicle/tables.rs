@@ -11,16 +11,16 @@ use std::{
 use tocsin_model::{
     field::{Row, unpack_row},
     id::Name,
-    time::Timestamp,
 };
 
-use super::{
-    aggregate_table::{AggregateTable, Key},
-    compile::{CompiledChronicle, Span},
-    entry::Entry,
-    store::{ChronicleStore, chronicle_of},
+use crate::{
+    chronicle::{
+        aggregate_table::{AggregateTable, Key},
+        entry::Entry,
+    },
+    chronicle_span::Span,
+    compiled_chronicle::CompiledChronicle,
 };
-use crate::sql::table_name;
 
 /// A change to publish to the tables.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,18 +43,18 @@ pub enum EntryChange {
 #[derive(Debug, Default)]
 pub(super) struct PublishedTables {
     /// By event class and chronicle. `None`: the content of the tables is unknown.
-    tables: Option<BTreeMap<(Name, Name), PublishedTable>>,
+    pub(crate) tables: Option<BTreeMap<(Name, Name), PublishedTable>>,
     /// Whether something was published since the last commit.
-    is_open: bool,
+    pub(crate) is_open: bool,
 }
 
 #[derive(Debug)]
-struct PublishedTable {
-    name: Arc<str>,
+pub(crate) struct PublishedTable {
+    pub(super) name: Arc<str>,
     /// The current part at the last publication.
-    part: i64,
+    pub(crate) part: i64,
     /// The oldest part in the window of each key. For a key with a newer one as well, the older is obsolete.
-    expiring: BTreeSet<(i64, Key)>,
+    pub(super) expiring: BTreeSet<(i64, Key)>,
 }
 
 impl PublishedTables {
@@ -70,48 +70,8 @@ impl PublishedTables {
     }
 }
 
-impl ChronicleStore {
-    /// Whether all rows must be published before the tables are valid.
-    pub fn needs_full_publish(&self) -> bool {
-        self.published.tables.is_none()
-    }
-
-    /// Publishes the rows that changed, at the time of a batch whose events have been applied. Does nothing if no query
-    /// reads them.
-    pub fn publish_tables(&mut self, accepted_at: Timestamp, emit: &mut dyn FnMut(EntryChange)) {
-        let rules = self.rules.clone();
-        if !rules.has_chronicle_tables() {
-            return;
-        }
-        self.published.is_open = true;
-        let tables = self.published.tables.get_or_insert_with(|| {
-            emit(EntryChange::Clear);
-            BTreeMap::new()
-        });
-        for ((class, name), table) in &mut self.tables {
-            let Some(chronicle) = chronicle_of(&rules, class, name).filter(|chronicle| chronicle.tabled) else {
-                continue;
-            };
-            let part = chronicle.span.part(accepted_at.0);
-            let of_table = (class.clone(), name.clone());
-            let mut keys = table.take_changed_keys();
-            // If time went back, expired parts may count again.
-            if tables.get(&of_table).is_none_or(|published| part < published.part) {
-                tables.remove(&of_table);
-                keys.extend(table.entries.keys().cloned());
-            }
-            let published = tables.entry(of_table).or_insert_with(|| PublishedTable {
-                name: table_name(class, name).into(),
-                part,
-                expiring: BTreeSet::new(),
-            });
-            published.emit(chronicle, table, part, keys, emit);
-        }
-    }
-}
-
 impl PublishedTable {
-    fn emit(
+    pub(crate) fn emit(
         &mut self,
         chronicle: &CompiledChronicle,
         table: &AggregateTable,

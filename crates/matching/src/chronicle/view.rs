@@ -11,11 +11,10 @@ use tocsin_model::{
 };
 
 use super::{
-    compile::CompiledChronicle,
     entry::Entry,
     store::{ChronicleStore, canonical, chronicle_of, page_name},
 };
-use crate::rule::RuleSet;
+use crate::{compiled_chronicle::CompiledChronicle, rule::rule_set::RuleSet};
 
 /// A chronicle, for display.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]

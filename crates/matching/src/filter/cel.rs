@@ -13,14 +13,16 @@ use tocsin_model::{
     value::Value,
 };
 
-use super::{Case, CompiledFilter, Condition, Evaluate, FilterScope, Limit, Path, Range, Reach, ValueTest};
 use crate::{
-    check::{Scope, compile_predicate},
+    check::{compile_predicate, scope::Scope},
     dialect::Operator,
     eval_value::{EvalError, EvalValue},
     evaluate::{EvalContext, Parameters, holds, value},
-    expression::{Constant, Expression, Function, Kind, Macro, Type},
-    user_functions::UserFunction,
+    expression::{Constant, Expression, Function, Kind, Macro, Type, UserFunction},
+    filter::{
+        compiled::{CompiledFilter, Evaluate, FilterScope},
+        condition::{Case, Condition, Limit, Path, Range, Reach, ValueTest},
+    },
 };
 
 /// Compiles a CEL filter. Columns of its subscriber become constants.

@@ -9,12 +9,16 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 use tocsin_model::{filter::Filter, problem::Problem, value::Value};
 
-use crate::index::table::Bits;
-
 use super::{
-    CompiledFilter, FilterScope, compile_for,
     index::{Counts, FilterIndex, FilterScratch},
     packed::PackedFilter,
+};
+use crate::{
+    filter::{
+        compile::compile_for,
+        compiled::{CompiledFilter, FilterScope},
+    },
+    index::table::Bits,
 };
 
 /// The number of a distinct filter in its table. Numbers are reused.

@@ -11,13 +11,11 @@
 //! A conjunction without a key and a range is a candidate for every event; [`FilterIndex::insert`] reports that, and it
 //! is counted.
 
-mod checks; // residual tests, checked for each candidate
-mod explain; // explains the placement of a filter
-pub(super) mod literals; // substrings that a regular expression requires
+pub(super) mod checks; // residual tests, checked for each candidate
 mod needles; // multi-pattern substring search
-mod plan; // chooses keys, ranges and residual tests of a condition
+pub(super) mod plan; // chooses keys, ranges and residual tests of a condition
 mod ranges; // ranges sorted by an end
-mod extractors; // extractors, which map an event to symbols
+pub(super) mod extractors; // extractors, which map an event to symbols
 mod signatures; // conjunctions grouped by extractors and symbols
 mod symbols; // interning of values as small numbers
 
@@ -27,21 +25,22 @@ use hashbrown::{HashMap, HashSet};
 use tocsin_model::value::Value;
 
 use self::{
-    checks::{CheckResults, Checks, EventView, ResidualCheck},
+    checks::{CheckResults, Checks, EventView},
     extractors::{Extractors, FoundSymbols},
     plan::{Conjunction, KEYS_MAX, Plan},
     ranges::{Column, Key, KeyPosition},
     signatures::{Entry, GroupEntries, GroupKey, Lookup, Signature},
     symbols::NONE,
 };
-use super::{CompiledFilter, Condition, Evaluate};
-
-pub use explain::{FilterExplanation, IndexLocation};
+use crate::filter::{
+    compiled::{CompiledFilter, Evaluate},
+    condition::Condition,
+    index::plan::ResidualCheck,
+};
 
 /// Most signatures with several extractors. Beyond, a conjunction is indexed by its best key only, which bounds the
 /// lookups per event.
 pub const SIGNATURES_MAX: usize = 512;
-
 /// Lookups in flight at once.
 const LOOKUPS: usize = 16;
 
@@ -82,7 +81,7 @@ pub enum ScanReason {
 pub struct FilterIndex {
     extractors: Extractors,
     checks: Checks,
-    signatures: Vec<Signature>,
+    pub(crate) signatures: Vec<Signature>,
     signatures_by_readings: HashMap<Box<[u32]>, u32>,
     /// The evaluators of filters whose condition is not exact.
     evaluators: HashMap<u32, Arc<dyn Evaluate>>,
@@ -326,7 +325,7 @@ impl FilterIndex {
     }
 
     /// The signature of a conjunction and the symbols of its keys, if all are in use.
-    fn find_signature(&self, conjunction: &Conjunction<'_>) -> Option<(usize, Vec<Vec<u32>>)> {
+    pub(crate) fn find_signature(&self, conjunction: &Conjunction<'_>) -> Option<(usize, Vec<Vec<u32>>)> {
         let mut keys = Vec::with_capacity(conjunction.keys.len());
         for key in &conjunction.keys {
             let extractor = self.extractors.find(key.path, key.extraction)?;
@@ -504,7 +503,7 @@ impl FilterScratch {
 }
 
 /// Every combination of one symbol from each list.
-fn combinations(lists: &[Vec<u32>]) -> impl Iterator<Item = GroupKey> {
+pub(super) fn combinations(lists: &[Vec<u32>]) -> impl Iterator<Item = GroupKey> {
     let count = lists.iter().map(Vec::len).product::<usize>();
     (0..count).map(move |mut at| {
         let mut key = [NONE; KEYS_MAX];
@@ -516,7 +515,7 @@ fn combinations(lists: &[Vec<u32>]) -> impl Iterator<Item = GroupKey> {
     })
 }
 
-fn placement(plan: &Plan<'_>, condition: &Condition, is_exact: bool) -> FilterPlacement {
+pub(super) fn placement(plan: &Plan<'_>, condition: &Condition, is_exact: bool) -> FilterPlacement {
     let is_scanned =
         |conjunction: &Conjunction<'_>| conjunction.keys.is_empty() && conjunction.ranges().next().is_none();
     match plan.conjunctions.iter().find(|conjunction| is_scanned(conjunction)) {

@@ -15,11 +15,12 @@
 //! | a timestamp | text in RFC 3339, in UTC, as in the API |
 //! | a user-defined function | CEL over its arguments; fields keep their types; its errors are errors here |
 //! | an event without any value | matches every filter. Possible only if the class requires no field |
-//! | more than [`STEPS_MAX`](crate::evaluate::STEPS_MAX) steps | no match, and it is reported |
+//! | more than [`STEPS_MAX`](crate::steps::STEPS_MAX) steps | no match, and it is reported |
 //!
 //! Rejected at compile time: unknown functions and fields, wrong numbers of arguments, comparisons and arguments of
 //! incompatible types. Text between backticks that is not JSON is text, as in older JMESPath.
 
+mod json_types; // values as JSON types
 mod check; // resolves fields, checks types
 mod evaluate; // the interpreter
 mod functions; // the built-in functions
@@ -30,16 +31,15 @@ mod syntax; // the syntax tree
 
 use std::{fmt::Write, sync::Arc};
 
-use tocsin_model::{field::Fields, filter::Dialect, problem::Problem, value::Value};
-
-use super::{CompiledFilter, Evaluate};
-use crate::{
-    eval_value::{EvalError, EvalValue},
-    user_functions::UserFunctions,
-};
-
 use evaluate::Evaluation;
 use syntax::{Kind, Node};
+use tocsin_model::{field::Fields, filter::Dialect, problem::Problem, value::Value};
+
+use crate::{
+    eval_value::{EvalError, EvalValue},
+    expression::UserFunctions,
+    filter::compiled::{CompiledFilter, Evaluate},
+};
 
 /// Compiles a JMESPath filter.
 pub(super) fn compile(text: &str, event: &Fields, functions: &UserFunctions) -> Result<CompiledFilter, Vec<Problem>> {

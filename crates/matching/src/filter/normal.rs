@@ -6,8 +6,10 @@
 
 use tocsin_model::value::Value;
 
-use super::{Case, Condition, Path, Range, Reach, Test, ValueTest};
-use crate::eval_value::{EvalValue, write_key};
+use crate::{
+    eval_value::{EvalValue, write_key},
+    filter::condition::{Case, Condition, Limit, Path, Range, Reach, Test, ValueTest},
+};
 
 /// Most conjunctions in a disjunctive normal form.
 pub const CONJUNCTIONS_MAX: usize = 16;
@@ -67,7 +69,7 @@ fn normal_how(value_test: ValueTest) -> ValueTest {
             value_test => ValueTest::But(Box::new(value_test)),
         },
         ValueTest::Range(Range { low, high }) => {
-            let number = |limit: super::Limit| super::Limit { value: normal_value(limit.value), ..limit };
+            let number = |limit: Limit| Limit { value: normal_value(limit.value), ..limit };
             ValueTest::Range(Range { low: low.map(number), high: high.map(number) })
         }
         value_test => value_test,

@@ -4,14 +4,19 @@
 //! text hundreds of times is expensive. Such tests are left to the filter's evaluator, which counts its steps and
 //! stops; the index keeps the tests that find the filter.
 
-use super::{Case, Condition, Test, ValueTest, index::literals, normal::normalise, text::Wildcard};
+use super::normal::normalise;
+use crate::{
+    filter::{
+        condition::{Case, Condition, Test, ValueTest},
+        literals,
+    },
+    text::Wildcard,
+};
 
 /// Most passes over a text in one condition. The unit is a search for one text.
 pub const PASSES_MAX: usize = 64;
-
 /// The cost of lower-casing a text, in passes.
 const FOLDING: usize = 16;
-
 /// Most alternative literals extracted from a regular expression.
 const LITERALS_MAX: usize = 8;
 

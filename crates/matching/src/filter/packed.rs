@@ -4,9 +4,12 @@
 
 use tocsin_model::{time::Timestamp, value::Value};
 
-use super::{
-    Case, CompiledFilter, Condition, Limit, Path, Range, Reach, Test, ValueTest,
-    index::{FilterIndex, FilterPlacement},
+use super::index::{FilterIndex, FilterPlacement};
+use crate::{
+    filter::{
+        compiled::CompiledFilter,
+        condition::{Case, Condition, Limit, Path, Range, Reach, Test, ValueTest},
+    },
     text::{Network, Wildcard},
 };
 

@@ -5,6 +5,7 @@
 //! objects, reached through lists of any depth. Fields below one list of objects must match in the same object.
 
 mod json; // JSON parser that records positions
+mod parsed; // a parsed pattern
 mod search; // the evaluator: a backtracking search over leaves
 #[cfg(test)]
 mod tests;
@@ -18,16 +19,21 @@ use tocsin_model::{
     value::Value,
 };
 
-use self::json::{Entry, Node, NodeKind};
-use super::{
-    Case, CompiledFilter, Condition, Limit, Path, Range, Reach, ValueTest,
+use crate::{
+    dialect::Span,
+    filter::{
+        compiled::CompiledFilter,
+        condition::{Case, Condition, Limit, Path, Range, Reach, ValueTest},
+        pattern::{
+            json::{Entry, Node, NodeKind},
+            parsed::{Pattern, shared},
+        },
+    },
     text::{Network, Wildcard},
 };
-use crate::dialect::Span;
 
 /// Longest pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 64 * 1024;
-
 /// Most fields in a pattern, over all alternatives. The search is as deep as there are fields.
 const FIELDS_MAX: usize = 256;
 
@@ -88,21 +94,6 @@ fn beyond_value(entry: &Entry, keys: &mut usize) -> Option<Span> {
         NodeKind::List(items) if entry.key == "$or" => items.iter().find_map(|item| beyond(item, keys)),
         _ => None,
     }
-}
-
-/// A parsed pattern.
-#[derive(Debug, PartialEq)]
-enum Pattern {
-    /// All of them match.
-    All(Vec<Pattern>),
-    /// At least one matches.
-    Any(Vec<Pattern>),
-    /// One leaf passes all of these tests.
-    Leaf(Path, Vec<ValueTest>),
-    /// There is a leaf.
-    Exists(Path),
-    /// There is no leaf.
-    Missing(Path),
 }
 
 /// Parses a pattern; collects every problem.
@@ -664,11 +655,6 @@ fn lower(pattern: &Pattern, event: &Fields, places: &mut Vec<Path>) -> (Conditio
 fn share_a_list(one: &Path, other: &Path, event: &Fields) -> bool {
     let is_list = event.iter().nth(one.field).is_some_and(|field| field.kind == FieldType::List);
     one.field == other.field && (is_list || shared(one, other) > 0)
-}
-
-/// The number of leading keys that two paths of one field have in common.
-fn shared(one: &Path, other: &Path) -> usize {
-    one.keys.iter().zip(&other.keys).take_while(|(one, other)| one == other).count()
 }
 
 /// Appends the canonical text: equal for patterns that differ only in white space, the order of keys and the escaping

@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 
 use tocsin_model::{field::Fields, value::Value};
 
-use super::{Case, Condition, Limit, Path, Range, Reach, ValueTest};
-use crate::chronicle::compile::column_path;
+use crate::{
+    chronicle_names::column_path,
+    filter::condition::{Case, Condition, Limit, Path, Range, Reach, ValueTest},
+};
 
 /// Most values of a set that are written out.
 const VALUES_MAX: usize = 5;

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use crate::{
     eval_value::{EvalError, EvalValue},
-    evaluate::Steps,
+    functions::arguments::{number, to_text},
+    steps::Steps,
 };
 
 /// Most digits after the point.
@@ -58,10 +59,10 @@ fn write_clause(
         ('d', EvalValue::Number(value)) => write_number(*value, made),
         ('f', EvalValue::Integer(_) | EvalValue::Unsigned(_) | EvalValue::Number(_)) => {
             // Rounds half to even, by the exact value.
-            let _ = write!(made, "{:.precision$}", super::number(eval_value)?);
+            let _ = write!(made, "{:.precision$}", number(eval_value)?);
         }
         ('e', EvalValue::Integer(_) | EvalValue::Unsigned(_) | EvalValue::Number(_)) => {
-            let written = format!("{:.precision$e}", super::number(eval_value)?);
+            let written = format!("{:.precision$e}", number(eval_value)?);
             let (digits, power) = written.split_once('e').ok_or(EvalError::Conversion)?;
             let (sign, power) = power.strip_prefix('-').map_or(('+', power), |power| ('-', power));
             let _ = write!(made, "{digits}e{sign}{power:0>2}");
@@ -138,7 +139,7 @@ fn write_text(eval_value: &EvalValue<'_>, made: &mut String, steps: &mut Steps) 
         }
         EvalValue::Optional(_) => return Err(EvalError::Type),
         other => {
-            let EvalValue::Text(text) = super::to_text(other)? else { return Err(EvalError::Type) };
+            let EvalValue::Text(text) = to_text(other)? else { return Err(EvalError::Type) };
             steps.take(text.len() / 32)?;
             made.push_str(&text);
         }

@@ -2,8 +2,9 @@
 
 use crate::{
     eval_value::{EvalError, EvalValue, compare},
-    evaluate::Steps,
     expression::Function,
+    functions::arguments::number,
+    steps::Steps,
 };
 
 /// Calls one of the math functions.
@@ -34,7 +35,7 @@ pub fn call<'a>(function: Function, given: &[EvalValue<'a>], steps: &mut Steps) 
                 _ => EvalValue::Boolean(value.is_finite()),
             })
         }
-        Function::Sqrt => Ok(EvalValue::Number(super::number(first)?.sqrt())),
+        Function::Sqrt => Ok(EvalValue::Number(number(first)?.sqrt())),
         _ => bits(function, first, given.get(1)),
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::{
     eval_value::{EvalError, EvalValue},
-    evaluate::{Steps, index_of},
     expression::Function,
+    steps::Steps,
 };
 
 /// Calls one of the functions of optionals.
@@ -12,7 +12,7 @@ pub fn call<'a>(function: Function, given: &[EvalValue<'a>], steps: &mut Steps) 
     match function {
         Function::OptionalOf => return Ok(EvalValue::optional(Some(first.clone()))),
         Function::OptionalOfNonZero => return Ok(EvalValue::optional((!is_zero(first)).then(|| first.clone()))),
-        Function::OptionalIndex => return index(first, &given[1], steps),
+        Function::OptionalIndex => return index_optional(first, &given[1], steps),
         _ => {}
     }
     let value = match first {
@@ -32,7 +32,11 @@ pub fn call<'a>(function: Function, given: &[EvalValue<'a>], steps: &mut Steps) 
 }
 
 /// The value of a key or index, as an optional that is empty if it is missing.
-pub fn index<'a>(target: &EvalValue<'a>, key: &EvalValue<'a>, steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
+pub fn index_optional<'a>(
+    target: &EvalValue<'a>,
+    key: &EvalValue<'a>,
+    steps: &mut Steps,
+) -> Result<EvalValue<'a>, EvalError> {
     let target = match target {
         EvalValue::Optional(None) => return Ok(EvalValue::optional(None)),
         EvalValue::Optional(Some(value)) => value,
@@ -65,5 +69,33 @@ fn is_zero(eval_value: &EvalValue<'_>) -> bool {
         | EvalValue::Unsigned(_)
         | EvalValue::Duration(_)
         | EvalValue::Type(_) => false,
+    }
+}
+
+/// An item of a list, or the value of a map key. An optional gives an optional.
+pub(crate) fn index_of<'a>(
+    target: &EvalValue<'a>,
+    index: &EvalValue<'a>,
+    steps: &mut Steps,
+) -> Result<EvalValue<'a>, EvalError> {
+    use EvalValue::{Boolean, Integer, Number, Unsigned};
+    match (target, index) {
+        (EvalValue::List(items), Integer(_) | Unsigned(_) | Number(_)) => {
+            let at = match index {
+                Integer(at) => *at,
+                Unsigned(at) => i64::try_from(*at).map_err(|_| EvalError::NoSuchKey)?,
+                Number(at) if at.fract() == 0.0 && at.abs() < 1e15 => *at as i64,
+                _ => return Err(EvalError::Type),
+            };
+            let at = usize::try_from(at).map_err(|_| EvalError::NoSuchKey)?;
+            if at < items.len() { Ok(items.item(at)) } else { Err(EvalError::NoSuchKey) }
+        }
+        (EvalValue::Map(map), key @ (EvalValue::Text(_) | Integer(_) | Unsigned(_) | Boolean(_) | Number(_))) => {
+            steps.take(map.len() / 8)?;
+            map.find(key).ok_or(EvalError::NoSuchKey)
+        }
+        (EvalValue::Optional(_), _) => index_optional(target, index, steps),
+        (EvalValue::Null, _) | (_, EvalValue::Null) => Err(EvalError::Null),
+        _ => Err(EvalError::Type),
     }
 }

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::HashTable;
 
-use super::Hasher;
+use crate::index::hasher::Hasher;
 
 /// The number of a key in its table. Numbers are small and reused.
 pub type KeyNumber = u32;

@@ -11,8 +11,8 @@ use tocsin_model::{
     value::Value,
 };
 
-use super::{Hasher, ids::Ids};
-use crate::eval_value::EvalValue;
+use super::ids::Ids;
+use crate::{eval_value::EvalValue, index::hasher::Hasher};
 
 /// A bit set by slot.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@
 use tocsin_model::{field::FieldType, value::Value};
 
 use crate::{
-    check::Scope,
+    check::scope::Scope,
     dialect::Operator,
     expression::{Constant, Expression, Kind, Type},
     index::{chunks::Arrangement, key::Measure},

@@ -2,8 +2,15 @@
 
 use tocsin_model::id::Name;
 
-use super::{CompiledRule, branches::Range};
-use crate::{expression::Expression, index_stats::FilterStats, residual::Check};
+use crate::{
+    expression::Expression,
+    index_stats::{FilterStats, IndexStats},
+    residual::Check,
+    rule::{
+        branches::Range,
+        rule_set::{CompiledRule, RuleSet},
+    },
+};
 
 /// The evaluation plan of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -185,6 +192,25 @@ impl CompiledRule {
             filters: None,
             query: Vec::new(),
             warnings,
+        }
+    }
+}
+
+impl RuleSet {
+    /// The evaluation plan of each rule, with warnings where a rule scans all subscriptions.
+    pub fn explain(&self) -> Vec<RuleExplanation> {
+        self.rules.iter().map(|rule| rule.explain(&self.audiences, &self.classes[rule.class].name)).collect()
+    }
+}
+
+impl IndexStats {
+    /// Adds the statistics to the explanations of the rules.
+    pub fn explain(&self, rules: &RuleSet, explanations: &mut [RuleExplanation]) {
+        for (rule, explanation) in rules.rules.iter().zip(explanations).filter(|(rule, _)| rule.enabled) {
+            explanation.filters = rule.filters.and_then(|plan| self.filters.get(plan)).copied();
+            for (branch, said) in self.branches.iter().skip(rule.first_branch).zip(&mut explanation.branches) {
+                said.candidates = Some(branch.ceil() as u64);
+            }
         }
     }
 }

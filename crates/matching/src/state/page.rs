@@ -2,6 +2,10 @@
 
 use tocsin_model::pack::{Damaged, Reader, write_signed, write_varint};
 
+use crate::rule::rule_set::Shape;
+
+/// The number of a page is that of its subscriptions; the bits above hold the partition of the shard that wrote it.
+pub(super) const PART_BITS: u32 = 48;
 /// Subscriptions of a page.
 pub const WIDTH: u64 = 256;
 /// Most keys with state for one subscription; beyond, the least recently notified one is evicted.
@@ -16,15 +20,6 @@ pub struct SubscriptionState {
     pub value: u64,
     /// Whether the next match is allowed.
     pub armed: bool,
-}
-
-/// The columns of a page, and the meaning of its keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// A digest of the source of `per`; 0 if it is not declared.
-    pub per: u64,
-    /// Whether values are stored.
-    pub valued: bool,
 }
 
 /// State entries in the order of subscription and key.
@@ -202,7 +197,7 @@ impl Page {
 }
 
 /// The first of `0..len` for which a monotonic test is true; `len` if there is none.
-fn first(len: usize, test: impl Fn(usize) -> bool) -> usize {
+pub(crate) fn first(len: usize, test: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, len);
     while low < high {
         let middle = low.midpoint(high);

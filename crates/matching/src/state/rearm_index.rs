@@ -4,17 +4,19 @@
 use std::collections::HashMap;
 
 use tocsin_model::{
-    id::{EventBatchId, EventId, SubscriberNumber, SubscriptionId},
-    time::Timestamp,
+    id::{EventId, SubscriberNumber, SubscriptionId},
     value::Value,
 };
 
-use super::compile::Rearm;
 use crate::{
     eval_value::EvalError,
     index::table::Table,
-    rule::{Memberships, RuleNumber},
-    shard::{MatchOptions, MatchSink, Run, Shard, Subject},
+    matches::{MatchSink, Run},
+    rule::rule_set::{Rearm, RuleNumber},
+    rule_evaluation::{MatchScratch, match_event},
+    subject::Subject,
+    subscriber::Memberships,
+    subscription_index::SubscriptionIndex,
 };
 
 /// A subscription and the digest of its `per` key; 0 if the rule has no `per`.
@@ -22,7 +24,8 @@ pub type StateKey = (SubscriptionId, u64);
 
 /// The index of disarmed subscriptions.
 pub struct RearmIndex {
-    shard: Box<Shard>,
+    index: SubscriptionIndex,
+    scratch: MatchScratch,
     /// With `per` a subscription may be disarmed for several keys, so entries have numbers of their own.
     numbers: HashMap<StateKey, u64>,
     state_keys: HashMap<u64, StateKey>,
@@ -33,9 +36,9 @@ pub struct RearmIndex {
 
 impl RearmIndex {
     pub fn new(rearm: &Rearm, keyed: bool) -> RearmIndex {
-        let shard = Box::new(Shard::new(rearm.rules.clone()));
+        let (index, scratch) = (SubscriptionIndex::new(rearm.rules.clone()), MatchScratch::default());
         let (numbers, state_keys) = (HashMap::new(), HashMap::new());
-        RearmIndex { shard, numbers, state_keys, last: 0, keyed, event: Vec::new() }
+        RearmIndex { index, scratch, numbers, state_keys, last: 0, keyed, event: Vec::new() }
     }
 
     /// Adds an entry with the values of its subscription, or replaces its values.
@@ -49,7 +52,7 @@ impl RearmIndex {
                 self.last
             }));
         }
-        // A full shard (2^32 subscriptions of a class) has rejected the subscription itself before.
+        // A full index (2^32 subscriptions of a class) has rejected the subscription itself before.
         let subject = Subject {
             id: number,
             subscriber: SubscriberNumber(0),
@@ -58,17 +61,17 @@ impl RearmIndex {
             channel: None,
             filter: None,
         };
-        let _ = self.shard.put_row(subject, row, Memberships::default());
+        let _ = self.index.put(subject, row, Memberships::default());
     }
 
     /// Removes an entry.
     pub fn remove(&mut self, state_key: StateKey) {
         if !self.keyed {
-            return self.shard.remove(state_key.0);
+            return self.index.remove(state_key.0);
         }
         if let Some(number) = self.numbers.remove(&state_key) {
             self.state_keys.remove(&number);
-            self.shard.remove(SubscriptionId(number));
+            self.index.remove(SubscriptionId(number));
         }
     }
 
@@ -77,19 +80,18 @@ impl RearmIndex {
     /// # Errors
     /// `Cost`: the condition exceeded the step limit.
     pub fn answer(&mut self, rearm: &Rearm, event: &[Value], key: u64) -> Result<Vec<StateKey>, EvalError> {
-        if self.shard.is_empty() {
+        if self.index.len() == 0 {
             return Ok(Vec::new());
         }
         let mut found = RearmSink::default();
-        let RearmIndex { shard, event: row, .. } = self;
+        let RearmIndex { index, scratch, event: row, .. } = self;
         row.clear();
         row.extend_from_slice(&event[..rearm.width.min(event.len())]);
         if self.keyed {
             row.push(Value::Integer(key as i64));
         }
         row.extend(rearm.columns.iter().map(|at| event.get(*at).cloned().unwrap_or_default()));
-        let now = (EventBatchId(0), Timestamp(0));
-        shard.match_rows(now, &rearm.on, std::slice::from_ref(row), MatchOptions::default(), &mut found);
+        match_event(index, &rearm.on, row, scratch, &mut found);
         let state_key = |id: SubscriptionId| match self.keyed {
             true => self.state_keys.get(&id.0).copied(),
             false => Some((id, 0)),
@@ -101,7 +103,7 @@ impl RearmIndex {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.shard.memory_bytes() + self.numbers.capacity() * 32 + self.state_keys.capacity() * 32
+        self.index.memory_bytes() + self.numbers.capacity() * 32 + self.state_keys.capacity() * 32
     }
 }
 

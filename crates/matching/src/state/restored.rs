@@ -8,11 +8,11 @@ use tocsin_model::{id::SubscriptionId, state::StatePage};
 use super::{
     page::{Page, SubscriptionState, WIDTH},
     rearm_index::StateKey,
-    state_table::PART_BITS,
 };
 use crate::{
     chronicle::store::PREFIX,
-    rule::{RuleNumber, RuleSet},
+    rule::rule_set::{RuleNumber, RuleSet},
+    state::page::PART_BITS,
 };
 
 /// Parsed state pages. Each shard takes the entries of its subscriptions; the remaining entries belong to deleted

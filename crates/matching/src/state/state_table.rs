@@ -15,26 +15,26 @@ use tocsin_model::{
     value::Value,
 };
 
-use super::{
-    compile::{CompiledState, digest_of},
-    page::{Page, Pair, SubscriptionState, WIDTH},
-    rearm_index::{RearmIndex, StateKey, row_of},
-    restored::RestoredStates,
-};
 use crate::{
+    digest::digest_of,
     eval_value::EvalError,
     evaluate::{EvalContext, Parameters, value},
     expression::Expression,
-    index::{chunks::KeySlice, columns::halves, table::Table},
-    rule::{CompiledRule, RuleNumber, RuleSet},
-    shard::{MatchSink, Run},
+    index::{
+        columns::{KeySlice, halves},
+        table::Table,
+    },
+    matches::{MatchSink, Run},
+    rule::rule_set::{CompiledRule, CompiledState, RuleNumber, RuleSet},
+    state::{
+        page::{PART_BITS, Page, Pair, SubscriptionState, WIDTH},
+        rearm_index::{RearmIndex, StateKey, row_of},
+        restored::RestoredStates,
+    },
 };
 
-/// The number of a page is that of its subscriptions; the bits above hold the partition of the shard that wrote it.
-pub(super) const PART_BITS: u32 = 48;
 /// Pages checked for expired state at each commit.
 const SWEPT: usize = 64;
-
 /// Tolerance for a clock that is set back, in microseconds, before an expired cooldown is removed.
 const LATENESS: i64 = 3_600_000_000;
 

@@ -8,14 +8,15 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use tocsin_model::value::Value;
 
-use super::{
-    extractors::{Extraction, Extractors, FoundSymbols},
-    plan,
-    ranges::RangeKeys,
-    symbols::NONE,
-};
+use super::plan;
 use crate::filter::{
-    Condition, Reach, Test, ValueTest,
+    condition::{Condition, Reach, Test, ValueTest},
+    index::{
+        extractors::{Extraction, Extractors, FoundSymbols},
+        plan::ResidualCheck,
+        ranges::RangeKeys,
+        symbols::NONE,
+    },
     normal::{write_condition, write_test},
 };
 
@@ -34,15 +35,6 @@ enum Check {
     Tree(Box<Condition>),
 }
 
-/// A residual condition of a conjunction.
-#[derive(Debug, Clone, Copy)]
-pub enum ResidualCheck<'a> {
-    /// One of its tests.
-    Test(&'a Test),
-    /// The whole condition.
-    Tree(&'a Condition),
-}
-
 /// A check that can be replaced by a lookup.
 #[derive(Debug)]
 pub struct Split {
@@ -58,7 +50,6 @@ pub struct Split {
 
 /// No residual.
 pub const NOTHING: u32 = 0;
-
 /// Flag in the number of a list of checks; without it, the number is one more than that of a single check.
 const LIST: u32 = 1 << 31;
 

@@ -11,8 +11,8 @@ use super::{
     needles::Needles,
     symbols::{Atom, NONE, Symbols},
 };
-use crate::filter::{
-    Case, Path, Reach, one,
+use crate::{
+    filter::condition::{Case, Path, Reach, one},
     text::{Network, fold},
 };
 

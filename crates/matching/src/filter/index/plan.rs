@@ -4,27 +4,25 @@
 
 use std::sync::Arc;
 
-use super::{
-    checks::ResidualCheck,
-    extractors::{Extraction, SymbolQuery},
+use crate::filter::{
+    condition::{Case, Condition, Path, Reach, Test, ValueTest},
+    index::{
+        extractors::{Extraction, SymbolQuery},
+        ranges::RangeKeys,
+        symbols::Atom,
+    },
     literals,
-    ranges::RangeKeys,
-    symbols::Atom,
+    normal::disjunction,
 };
-use crate::filter::{Case, Condition, Path, Reach, Test, ValueTest, normal::disjunction};
 
 /// Most keys of a conjunction.
 pub const KEYS_MAX: usize = 4;
-
 /// Most entries of a conjunction with several sets of values; beyond, the largest set becomes a residual test.
 const PRODUCT_MAX: usize = 8;
-
 /// Most entries of a condition with too many conjunctions.
 const COVER_MAX: usize = 1024;
-
 /// Most alternative literals of a regular expression.
 const LITERALS_MAX: usize = 8;
-
 /// The lengths by which prefixes and suffixes are indexed; few, so that there are few extractors.
 const LENGTHS: [u8; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64];
 
@@ -330,4 +328,13 @@ fn cover(condition: &Condition) -> Option<Vec<Key<'_>>> {
         Condition::Always | Condition::Unknown => return None,
     };
     Some(keys)
+}
+
+/// A residual condition of a conjunction.
+#[derive(Debug, Clone, Copy)]
+pub enum ResidualCheck<'a> {
+    /// One of its tests.
+    Test(&'a Test),
+    /// The whole condition.
+    Tree(&'a Condition),
 }

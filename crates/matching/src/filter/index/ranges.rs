@@ -10,13 +10,12 @@ use tocsin_model::value::Value;
 
 use crate::{
     eval_value::compare_exact,
-    filter::{Limit, Range},
+    filter::condition::{Limit, Range},
     index::key::ordered_bits,
 };
 
 /// Most entries of a chunk; a full one is split in half.
 const CHUNK_MAX: usize = 512;
-
 /// Entries per block; the highest end of each block is stored.
 const BLOCK: usize = 64;
 

@@ -6,19 +6,18 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashTable};
 
 use super::{
-    checks::{Checks, NOTHING, ResidualCheck, Split},
+    checks::{Checks, NOTHING, Split},
     extractors::{Extractors, FoundSymbols},
     plan::KEYS_MAX,
     ranges::{Column, IndexEntry, Interval, Key, RangeKeys},
     symbols::NONE,
 };
+use crate::filter::index::plan::ResidualCheck;
 
 /// Larger groups are split by further values, and sort their ranges.
 const LIST_MAX: usize = 64;
-
 /// Most extractors by which a group is split. An event costs a lookup for each.
 const SPLITS_MAX: usize = 8;
-
 /// Most values of a condition by which a group is split; its entry is stored under each.
 const SPLIT_VALUES_MAX: usize = 32;
 

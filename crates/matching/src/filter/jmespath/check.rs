@@ -20,9 +20,9 @@ pub(super) fn check(node: &mut Node, source: &str, event: &Fields) -> Result<(),
 }
 
 struct Checker<'a> {
-    source: &'a str,
+    pub(crate) source: &'a str,
     event: &'a Fields,
-    problems: Vec<Problem>,
+    pub(crate) problems: Vec<Problem>,
 }
 
 impl Checker<'_> {

@@ -3,17 +3,18 @@
 //! The stack cannot overflow, since the height of an expression is bounded, and so is the depth of its results. Time is
 //! bounded: every node, item and piece of text costs steps, and steps are limited.
 
-use std::{cmp::Ordering, fmt::Write, rc::Rc};
+use std::{cmp::Ordering, rc::Rc};
 
 use tocsin_model::{field::Fields, value::Value};
 
-use super::{
-    functions::{Function, call, call_by, is_number, list_of},
-    syntax::{Comparison, Kind, Node, ProjectionKind, Slice},
-};
 use crate::{
-    eval_value::{EvalError, EvalValue, List, Map, Text, compare, equal},
-    evaluate::{Steps, charge_comparison},
+    eval_value::{EvalError, EvalValue, List, Map, Text, compare},
+    filter::jmespath::{
+        functions::{Function, call, call_by, is_number, list_of},
+        json_types::{is_true, same, to_json_types},
+        syntax::{Comparison, Kind, Node, ProjectionKind, Slice},
+    },
+    steps::Steps,
 };
 
 /// One evaluation.
@@ -328,85 +329,8 @@ fn as_json<'a>(eval_value: EvalValue<'a>, steps: &mut Steps) -> Result<EvalValue
     })
 }
 
-/// Converts to JSON types: a timestamp becomes text.
-pub(super) fn to_json_types(eval_value: EvalValue<'_>) -> EvalValue<'_> {
-    match eval_value {
-        EvalValue::Timestamp(time) => EvalValue::text(time.to_string()),
-        eval_value => eval_value,
-    }
-}
-
-/// Whether a value counts as true.
-pub(super) fn is_true(eval_value: &EvalValue<'_>) -> bool {
-    match eval_value {
-        EvalValue::Null | EvalValue::Boolean(false) => false,
-        EvalValue::Text(text) => !text.is_empty(),
-        EvalValue::List(items) => !items.is_empty(),
-        EvalValue::Map(entries) => !entries.is_empty(),
-        _ => true,
-    }
-}
-
-/// Whether two values are deeply equal; numbers by exact value.
-///
-/// # Errors
-/// Only the step limit.
-pub(super) fn same(left: &EvalValue<'_>, right: &EvalValue<'_>, steps: &mut Steps) -> Result<bool, EvalError> {
-    steps.take(1)?;
-    charge_comparison(left, right, steps)?;
-    Ok(equal(left, right))
-}
-
 /// The position of an index, if the list has it.
 fn place(at: i64, length: usize) -> Option<usize> {
     let at = if at < 0 { at.checked_add(i64::try_from(length).ok()?)? } else { at };
     usize::try_from(at).ok().filter(|at| *at < length)
-}
-
-/// Appends a value as JSON, without white space; numbers as JavaScript writes them.
-///
-/// # Errors
-/// Only the step limit.
-pub(super) fn write_json(eval_value: &EvalValue<'_>, out: &mut String, steps: &mut Steps) -> Result<(), EvalError> {
-    steps.take(1)?;
-    // Writing to a string cannot fail.
-    match eval_value {
-        EvalValue::Null => out.push_str("null"),
-        EvalValue::Boolean(value) => out.push_str(if *value { "true" } else { "false" }),
-        EvalValue::Integer(value) => _ = write!(out, "{value}"),
-        EvalValue::Number(value) if value.abs() < 1e21 && value.fract() == 0.0 => _ = write!(out, "{:.0}", value + 0.0),
-        EvalValue::Number(value) => out.push_str(&json(&Value::Number(*value))),
-        EvalValue::List(items) => {
-            out.push('[');
-            for (at, item) in items.iter().enumerate() {
-                if at > 0 {
-                    out.push(',');
-                }
-                write_json(&item, out, steps)?;
-            }
-            out.push(']');
-        }
-        EvalValue::Map(entries) => {
-            out.push('{');
-            for (at, (key, value)) in entries.iter().enumerate() {
-                if at > 0 {
-                    out.push(',');
-                }
-                write_json(&key, out, steps)?;
-                out.push(':');
-                write_json(&value, out, steps)?;
-            }
-            out.push('}');
-        }
-        EvalValue::Text(text) => {
-            steps.take(text.len() / 16)?;
-            out.push_str(&json(&Value::from(&**text)));
-        }
-        other => out.push_str(&json(&other.to_value())),
-    }
-    Ok(())
-}
-
-fn json(value: &Value) -> String {
-    serde_json::to_string(value).expect("a value is JSON")
 }

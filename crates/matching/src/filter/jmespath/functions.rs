@@ -4,11 +4,11 @@ use std::{cmp::Ordering, rc::Rc};
 
 use tocsin_model::value::Value;
 
-use super::evaluate::{same, to_json_types, write_json};
 use crate::{
     eval_value::{EvalError, EvalValue, List, Map, Text, compare},
-    evaluate::Steps,
+    filter::jmespath::json_types::{same, to_json_types, write_json},
     functions,
+    steps::Steps,
 };
 
 /// The type of a parameter.

@@ -17,12 +17,11 @@ use super::{
     syntax::{Comparison, Kind, Node},
 };
 use crate::{
-    expression::Type,
+    expression::{Type, UserFunction},
     filter::{
-        Case, Condition, Limit, Path, Range, Reach, ValueTest,
         cel::{VariableBinding, lower_call},
+        condition::{Case, Condition, Limit, Path, Range, Reach, ValueTest},
     },
-    user_functions::UserFunction,
 };
 
 /// A necessary condition, and whether it is sufficient as well.
@@ -30,7 +29,6 @@ type Lowered = (Condition, bool);
 
 /// Most tests in a condition that a part has a value. Larger conditions are replaced by unknown.
 const VALUE_TESTS_MAX: usize = 32;
-
 /// Most tests that the earlier operands of one `&&` or `||` have values. Beyond, they are left out, so that no
 /// condition is much larger than its filter.
 const EARLIER_TESTS_MAX: usize = 64;
@@ -560,7 +558,7 @@ fn equal(left: &Value, right: &Value) -> bool {
 }
 
 fn is_true(value: &Value) -> bool {
-    super::evaluate::is_true(&crate::eval_value::EvalValue::of(value))
+    super::json_types::is_true(&crate::eval_value::EvalValue::of(value))
 }
 
 /// The stored value of a field that JMESPath sees as this one; `None` if there is none.

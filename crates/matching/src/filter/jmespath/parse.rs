@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     dialect::{EXPRESSION_BYTES_MAX, EXPRESSION_HEIGHT_MAX, EXPRESSION_NESTING_MAX, Span},
-    user_functions::UserFunctions,
+    expression::UserFunctions,
 };
 
 /// Parses an expression. Checks names, numbers of arguments and slices, but not types. O(length); depth and length are

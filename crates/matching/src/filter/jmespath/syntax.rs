@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tocsin_model::value::Value;
 
 use super::functions::Function;
-use crate::{dialect::Span, user_functions::UserFunction};
+use crate::{dialect::Span, expression::UserFunction};
 
 /// A node of the tree.
 #[derive(Debug, Clone)]

@@ -5,11 +5,14 @@
 
 use tocsin_model::value::Value;
 
-use super::{Pattern, shared};
 use crate::{
     eval_value::EvalError,
-    evaluate::STEPS_MAX,
-    filter::{Evaluate, Path, Reach, ValueTest},
+    filter::{
+        compiled::Evaluate,
+        condition::{Path, Reach, ValueTest},
+        pattern::parsed::{Pattern, shared},
+    },
+    steps::STEPS_MAX,
 };
 
 impl Evaluate for Pattern {

@@ -7,13 +7,17 @@ use std::{
 
 use tocsin_model::field::Fields;
 
-use super::{
-    FilterIndex, FilterPlacement, ScanReason, combinations,
-    extractors::Extraction,
-    placement,
-    plan::{Conjunction, Plan},
+use crate::filter::{
+    compiled::CompiledFilter,
+    condition::{Case, Condition, Test, ValueTest},
+    index::{
+        FilterIndex, FilterPlacement, ScanReason, combinations,
+        extractors::Extraction,
+        placement,
+        plan::{Conjunction, Plan},
+    },
+    show::show,
 };
-use crate::filter::{Case, CompiledFilter, Condition, Test, ValueTest, show::show};
 
 /// The placement of a filter in an index.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-use crate::filter::{Case, text::fold};
+use crate::{filter::condition::Case, text::fold};
 
 /// Longest literal.
 const BYTES_MAX: usize = 64;

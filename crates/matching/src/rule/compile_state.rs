@@ -9,47 +9,17 @@ use tocsin_model::{
     problem::{Code, Problem},
 };
 
-use super::page::Shape;
 use crate::{
-    check::{Scope, compile, compile_predicate},
-    eval_value::EvalValue,
-    eval_value::write_key,
-    expression::Expression,
-    rule::RuleSet,
+    check::{compile, compile_predicate, scope::Scope},
+    digest::digest,
+    rule::rule_set::{CompiledState, Rearm, RuleSet, Shape},
 };
 
-/// The compiled state clauses of a rule.
-#[derive(Debug)]
-pub(crate) struct CompiledState {
-    pub per: Option<Expression>,
-    pub changed: Option<Expression>,
-    /// In microseconds.
-    pub cooldown: Option<i64>,
-    pub rearm: Option<Rearm>,
-    pub shape: Shape,
-    /// The clauses as text.
-    pub explained: Vec<String>,
-}
+/// Compiles the rules of an application.
+pub(crate) type CompileRules<'a> = &'a dyn Fn(&Application) -> Result<RuleSet, Vec<Problem>>;
 
-/// The re-arm condition: a rule set with one rule, which finds the subscriptions that an event re-arms among the
-/// disarmed ones.
-#[derive(Debug)]
-pub(crate) struct Rearm {
-    pub rules: Arc<RuleSet>,
-    /// The event class, and the subscription class.
-    pub on: Name,
-    pub class: Name,
-    /// The subscription columns that it reads.
-    pub fields: Vec<usize>,
-    /// The column of the key in the re-arm index: behind the fields of the class.
-    pub key_at: usize,
-    /// The number of fields of the event class, and the positions of the chronicle columns that it reads in rows of the
-    /// rule's set.
-    pub width: usize,
-    pub columns: Vec<usize>,
-}
-
-/// Compiles the state clauses of a rule, in the scope of its predicate.
+/// Compiles the state clauses of a rule, in the scope of its predicate. `compile_rules` compiles the re-arm condition,
+/// which becomes the one rule of an application.
 ///
 /// # Errors
 /// Every problem, with its path.
@@ -58,6 +28,7 @@ pub(crate) fn compile_state(
     name: &Name,
     rule: &Rule,
     scope: &Scope,
+    compile_rules: CompileRules<'_>,
 ) -> Result<Option<CompiledState>, Vec<Problem>> {
     let RuleState { per, cooldown, rearm, changed } = &rule.state;
     let mut problems = Vec::new();
@@ -75,7 +46,11 @@ pub(crate) fn compile_state(
     };
     let per_expression = of_event("per", per);
     let changed_expression = of_event("changed", changed);
-    let rearm = match rearm.as_deref().map(|source| compile_rearm(application, name, rule, source, scope)).transpose() {
+    let rearm = match rearm
+        .as_deref()
+        .map(|source| compile_rearm(application, name, rule, source, scope, compile_rules))
+        .transpose()
+    {
         Ok(rearm) => rearm,
         Err(found) => {
             problems.extend(placed(name, "rearm", found));
@@ -124,6 +99,7 @@ fn compile_rearm(
     rule: &Rule,
     source: &str,
     scope: &Scope,
+    compile_rules: CompileRules<'_>,
 ) -> Result<Rearm, Vec<Problem>> {
     let mut fields = compile_predicate(source, scope)?.subscription_fields();
     fields.sort_unstable();
@@ -155,7 +131,7 @@ fn compile_rearm(
     if let Some(class) = derived.notifications.get_mut(&rule.notify) {
         class.fields = Fields::default();
     }
-    let rules = Arc::new(RuleSet::compile(&derived)?);
+    let rules = Arc::new(compile_rules(&derived)?);
     let key_at = scope.subscription.len();
     let width = scope.event.len();
     let read = rules.events.get(&rule.on).map(|plan| plan.columns.clone()).unwrap_or_default();
@@ -167,27 +143,4 @@ fn compile_rearm(
 fn with_key(fields: &Fields, name: &str) -> Fields {
     let key = Field::new(name.parse().expect("it is made of letters"), FieldType::Integer);
     Fields::new(fields.iter().cloned().chain([key]).collect())
-}
-
-/// A digest of a value, the same in every process and never 0; `None` for a value that equals nothing, such as NaN.
-pub(crate) fn digest_of(value: &EvalValue<'_>, buffer: &mut Vec<u8>) -> Option<u64> {
-    buffer.clear();
-    write_key(value, buffer).ok()?;
-    Some(digest(buffer))
-}
-
-/// A digest of bytes, the same in every process and never 0. It is stored, so it must never change.
-pub(crate) fn digest(bytes: &[u8]) -> u64 {
-    // Folded multiplication, as in wyhash: every bit of a word influences every bit of the digest.
-    let fold = |left: u64, right: u64| {
-        let product = u128::from(left) * u128::from(right);
-        (product as u64) ^ (product >> 64) as u64
-    };
-    let mut state = fold(bytes.len() as u64 ^ 0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db);
-    for word in bytes.chunks(8) {
-        let mut padded = [0; 8];
-        padded[..word.len()].copy_from_slice(word);
-        state = fold(state ^ u64::from_le_bytes(padded), 0x8ebc_6af0_9c88_c6e3) ^ state.rotate_left(23);
-    }
-    fold(state ^ 0x5899_65cc_7537_4cc3, 0x1d8e_4e27_c47d_124f).max(1)
 }

@@ -1,27 +1,33 @@
-//! Adds and removes subscriptions: indexes them in each branch, and sweeps removed entries out of the index.
+//! The subscriptions of a shard, indexed in each branch of each rule. Removed entries are swept out of the index later,
+//! a few at each change.
 
 use std::sync::Arc;
 
 use tocsin_model::{
-    field::Row,
+    field::{FieldType, Row},
     filter::Filter,
     id::{Name, SubscriptionId},
     problem::{Code, Problem},
     value::Value,
 };
 
-use super::{Shard, Subject, rows::stored_row};
 use crate::{
     eval_value::{EvalValue, write_key},
     evaluate::{EvalContext, Parameters, holds, value},
-    filter::filter_table::FilterNumber,
+    filter::filter_table::{FilterNumber, FilterTable},
     index::{
         chunks::Entry,
         groups::{Groups, SweepPosition},
+        hasher::Hasher,
         key_table::KeyTable,
+        table::Table,
     },
-    rule::{Branch, Memberships, Range},
-    subscriber::SubscriberView,
+    rule::{
+        branches::{Branch, Ordered, Range},
+        rule_set::RuleSet,
+    },
+    subject::Subject,
+    subscriber::Memberships,
 };
 
 /// Index entries checked per change, for the sweep of removed subscriptions.
@@ -30,53 +36,77 @@ const LOOKS_PER_CHANGE: usize = 128;
 /// An incremental sweep of one class's index: the current branch, counted over the rules of the class, and the position
 /// in it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Sweep {
+struct Sweep {
     branch: usize,
     sweep_position: SweepPosition,
 }
 
-impl Shard {
-    /// Adds a subscription of a subscriber without columns, or replaces the one with the same id. About a microsecond
-    /// for each rule of its class.
-    ///
-    /// # Errors
-    /// The class is unknown, the parameters are not a JSON object, the filter cannot be compiled for every event class
-    /// of the class's rules, or the shard is full (2^32 subscriptions of a class, 65,535 channels). The previous
-    /// subscription of this id, if there was one, is then removed.
-    pub fn put(&mut self, subject: Subject<'_>) -> Result<(), Problem> {
-        self.put_of(subject, SubscriberView::default())
-    }
+/// The subscriptions of a shard, and the index over them.
+pub(crate) struct SubscriptionIndex {
+    pub rules: Arc<RuleSet>,
+    /// One for each class.
+    pub tables: Vec<Table>,
+    sweeps: Vec<Option<Sweep>>,
+    /// One for each branch of each enabled rule.
+    pub groups: Vec<Groups>,
+    /// The keys of branches with the same event key, by [`Branch::asks`].
+    pub keys: Vec<KeyTable>,
+    /// One for each filter plan of the rule set.
+    pub filter_tables: Vec<FilterTable>,
+    pub channels: Vec<Name>,
+    /// Buffer for the key of an entry.
+    key: Vec<u8>,
+}
 
-    /// Adds a subscription with the values of its subscriber; only rules whose audience includes it apply.
-    ///
-    /// # Errors
-    /// As [`Shard::put`].
-    pub fn put_of(&mut self, subject: Subject<'_>, subscriber: SubscriberView) -> Result<(), Problem> {
-        let class = self.rules.classes.iter().find(|class| class.name == *subject.class);
-        let row = class.map(|class| stored_row(&class.fields, subject.values)).transpose();
-        let result = match row.map(Option::unwrap_or_default) {
-            Ok(row) => self.put_row(
-                subject,
-                self.rules.full_row(subject.class, row, subscriber.columns),
-                subscriber.memberships,
-            ),
-            Err(_) => Err(Problem::new(Code::DamagedData, "", "the stored parameters are not a JSON object")),
-        };
-        if result.is_err() {
-            self.remove(subject.id);
+impl SubscriptionIndex {
+    /// An empty index of these rules.
+    pub fn new(rules: Arc<RuleSet>) -> SubscriptionIndex {
+        let hasher = Hasher::default();
+        let tables = rules.classes.iter().map(|class| {
+            let kinds = class.fields.iter().map(|field| field.kind).chain(rules.subscriber.kinds());
+            let kinds: Vec<FieldType> = kinds.chain([FieldType::Integer]).collect();
+            Table::new(&kinds, &class.used_columns, class.keeps_subscribers, hasher.clone())
+        });
+        let enabled = rules.rules.iter().filter(|rule| rule.enabled);
+        let groups = enabled.flat_map(|rule| &rule.branches).map(|branch| Groups::new(branch.arrangement()));
+        SubscriptionIndex {
+            tables: tables.collect(),
+            sweeps: vec![None; rules.classes.len()],
+            groups: groups.collect(),
+            filter_tables: rules.filters.iter().map(|_| FilterTable::new()).collect(),
+            keys: (0..=rules.asks).map(|_| KeyTable::new(hasher.clone())).collect(),
+            channels: Vec::new(),
+            key: Vec::new(),
+            rules,
         }
-        result
     }
 
-    /// As `put_of`, with the parameters and the subscriber columns as a row.
-    pub(crate) fn put_row(
+    /// The number of subscriptions.
+    pub fn len(&self) -> usize {
+        self.tables.iter().map(Table::len).sum()
+    }
+
+    /// Memory in bytes, as far as it grows with the subscriptions.
+    pub fn memory_bytes(&self) -> usize {
+        self.tables.iter().map(Table::memory_bytes).sum::<usize>()
+            + self.groups.iter().map(Groups::memory_bytes).sum::<usize>()
+            + self.filter_tables.iter().map(FilterTable::memory_bytes).sum::<usize>()
+            + self.keys.iter().map(KeyTable::memory_bytes).sum::<usize>()
+    }
+
+    /// Adds a subscription, or replaces the one with the same id. `row` has its parameters and the columns of its
+    /// subscriber. Returns the class and the complete row.
+    ///
+    /// # Errors
+    /// The class is unknown, the filter cannot be compiled for every event class of the class's rules, or the index is
+    /// full. The previous subscription of this id, if there was one, is then removed.
+    pub fn put(
         &mut self,
         subject: Subject<'_>,
         mut row: Row,
         memberships: Memberships,
-    ) -> Result<(), Problem> {
-        // Suppression state is kept.
-        self.take_out(subject.id);
+    ) -> Result<(usize, Row), Problem> {
+        self.remove(subject.id);
         let rules = Arc::clone(&self.rules);
         let Some(class) = rules.classes.iter().position(|class| class.name == *subject.class) else {
             return Err(Problem::new(
@@ -109,13 +139,12 @@ impl Shard {
             }
             let filter = rule.filters.and_then(|filter_table| self.filter_tables[filter_table].of(slot));
             for (at, branch) in rule.branches.iter().enumerate() {
-                let index = &mut self.indexes[rule.first_branch + at];
-                let filter_table = &mut self.keys[branch.asks];
-                file(branch, context, slot, filter, index, filter_table, &mut self.scratch.key);
+                let groups = &mut self.groups[rule.first_branch + at];
+                let keys = &mut self.keys[branch.asks];
+                file(branch, context, slot, filter, groups, keys, &mut self.key);
             }
         }
-        self.states.refresh(&rules, class, subject.id, &row);
-        Ok(())
+        Ok((class, row))
     }
 
     /// The numbers of a filter in each filter table of a class.
@@ -148,16 +177,8 @@ impl Shard {
         Ok(taken)
     }
 
-    /// Removes a subscription, if it is present, and its suppression state.
+    /// Removes a subscription, if it is present.
     pub fn remove(&mut self, id: SubscriptionId) {
-        let rules = Arc::clone(&self.rules);
-        for class in 0..self.tables.len() {
-            self.states.remove(&rules, class, id);
-        }
-        self.take_out(id);
-    }
-
-    fn take_out(&mut self, id: SubscriptionId) {
         for class in 0..self.tables.len() {
             if let Some(slot) = self.tables[class].remove(id) {
                 for filter_table in &self.rules.classes[class].filters {
@@ -202,8 +223,8 @@ impl Shard {
         let mut looks = LOOKS_PER_CHANGE;
         let mut sweep = self.sweeps[class].take().unwrap_or_default();
         for (branch, at) in branches.skip(sweep.branch) {
-            let (index, filter_table) = (&mut self.indexes[at], &mut self.keys[branch.asks]);
-            match index.sweep(filter_table, sweep.sweep_position, &mut looks, &|slot| !table.is_dead(slot)) {
+            let (groups, keys) = (&mut self.groups[at], &mut self.keys[branch.asks]);
+            match groups.sweep(keys, sweep.sweep_position, &mut looks, &|slot| !table.is_dead(slot)) {
                 Some(sweep_position) => {
                     sweep.sweep_position = sweep_position;
                     self.sweeps[class] = Some(sweep);
@@ -222,15 +243,15 @@ fn file(
     context: EvalContext<'_>,
     slot: u32,
     filter: Option<FilterNumber>,
-    index: &mut Groups,
-    filter_table: &mut KeyTable,
+    groups: &mut Groups,
+    keys: &mut KeyTable,
     key: &mut Vec<u8>,
 ) {
     let holds = |guard| holds(guard, context).unwrap_or(false);
     if !branch.subscription_guards.iter().all(holds) {
         return;
     }
-    let end = |ordered: &crate::rule::Ordered| ordered.measure.key(&value(&ordered.subscription, context).ok()?);
+    let end = |ordered: &Ordered| ordered.measure.key(&value(&ordered.subscription, context).ok()?);
     let ends = match &branch.range {
         Range::None => Some((0, 0)),
         Range::One(only) => end(only).map(|key| (key, 0)),
@@ -241,8 +262,8 @@ fn file(
     key.clear();
     if let (Some(filter), false) = (filter, branch.is_indexed()) {
         key.extend_from_slice(&filter.to_le_bytes());
-        let number = filter_table.number(key);
-        return index.insert(filter_table, number, entry);
+        let number = keys.number(key);
+        return groups.insert(keys, number, entry);
     }
     // The list key is last, since it varies.
     for part in branch.keys.iter().filter(|part| !part.any_of) {
@@ -252,8 +273,8 @@ fn file(
         }
     }
     let Some(list) = branch.keys.iter().find(|part| part.any_of) else {
-        let number = filter_table.number(key);
-        return index.insert(filter_table, number, entry);
+        let number = keys.number(key);
+        return groups.insert(keys, number, entry);
     };
     let Ok(EvalValue::List(items)) = value(&list.subscription, context) else { return };
     let start = key.len();
@@ -267,7 +288,7 @@ fn file(
     filed.sort_unstable();
     filed.dedup();
     for key in filed {
-        let number = filter_table.number(&key);
-        index.insert(filter_table, number, entry);
+        let number = keys.number(&key);
+        groups.insert(keys, number, entry);
     }
 }

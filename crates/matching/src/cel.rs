@@ -5,7 +5,9 @@ use std::{iter::Peekable, str::CharIndices, sync::Arc};
 
 use tocsin_model::problem::{Code, Problem};
 
-use super::{EXPRESSION_BYTES_MAX, EXPRESSION_HEIGHT_MAX, EXPRESSION_NESTING_MAX, Node, NodeKind, Operator, Span};
+use crate::dialect::{
+    EXPRESSION_BYTES_MAX, EXPRESSION_HEIGHT_MAX, EXPRESSION_NESTING_MAX, Node, NodeKind, Operator, Span,
+};
 
 /// Parses an expression. O(length); depth and length are bounded, so neither time nor stack can run out.
 ///
