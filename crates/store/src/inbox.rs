@@ -4,6 +4,9 @@
 //! contents are stored once. Whether a broadcast was read is stored only for subscribers who read, archived or
 //! removed it.
 
+#[cfg(test)]
+mod conformance;
+
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -15,9 +18,7 @@ use tocsin_model::{
 
 use crate::error::StoreError;
 
-mod listeners; // wakes readers of a feed
-
-pub use listeners::{Listener, ListenerRegistry};
+pub use crate::listeners::{Listener, ListenerRegistry};
 
 /// Maximum number of broadcasts that are neither withdrawn nor expired.
 pub const BROADCASTS_MAX: usize = 1_000;
@@ -255,6 +256,3 @@ pub(crate) fn no_broadcast(name: &Name) -> StoreError {
 pub(crate) fn too_many_broadcasts() -> StoreError {
     StoreError::Full(format!("{BROADCASTS_MAX} broadcasts are there already; withdraw one, or let them expire sooner"))
 }
-
-#[cfg(test)]
-mod conformance;

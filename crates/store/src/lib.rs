@@ -5,6 +5,14 @@
 //! [`journal::WorkQueue`] and [`records::SubscriberStore`]; a caller asks for those it uses. Each port has a
 //! conformance suite, by facet, that every backend runs. Sync collections, the message spool and message tracking exist
 //! on SQLite only. SQL appears only in this crate.
+//!
+//! A module uses only modules above it in the list below. The files of a folder use each other in one direction too,
+//! except for the subscribers and entries of the SQLite backend, and the records of the in-memory backend.
+
+pub mod error; // store errors that a caller can handle
+pub mod bounded_scan; // pages of filtered lists with a bound on the rows read
+pub mod keyring; // encryption of secrets at rest
+pub mod listeners; // wakes the tasks that follow a subscriber
 
 pub mod journal; // port: event batches, notification batches, work items, receipts
 pub mod records; // port: applications, subscribers, subscriptions, keys
@@ -19,7 +27,3 @@ pub mod queries; // rules in SQL: typed tables and the engine that evaluates the
 
 pub mod memory; // in-memory backend of all ports, for tests
 pub mod sqlite; // SQLite backend of all ports, one file per port; the default
-
-pub mod keyring; // encryption of secrets at rest
-pub mod bounded_scan; // pages of filtered lists with a bound on the rows read
-pub mod error; // store errors that a caller can handle

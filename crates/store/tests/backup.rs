@@ -249,7 +249,13 @@ async fn number_everything(folder: &Path, name_of_all: &str) -> [u64; 5] {
     let now = Timestamp(1_800_000_000_000_000);
     let stores = open(folder).await;
     let id: tocsin_model::id::SubscriberId = name_of_all.parse().expect("an id");
-    let new = NewSubscriber { id: id.clone(), profile: Profile::default(), devices: None, preferences: None };
+    let new = NewSubscriber {
+        kept: Default::default(),
+        id: id.clone(),
+        profile: Profile::default(),
+        devices: None,
+        preferences: None,
+    };
     let subscriber = stores.records.put_subscriber(new, Precondition::Any, now).await.expect("stored");
     let new = NewSubscription {
         application: name("stock"),
@@ -257,7 +263,7 @@ async fn number_everything(folder: &Path, name_of_all: &str) -> [u64; 5] {
         subscriber: id.clone(),
         key: None,
         device: None,
-        enabled: true,
+        enabled: Some(true),
         values: "{}".into(),
         terms: SubscriptionParams::default(),
     };

@@ -80,7 +80,13 @@ fn object(parent: Option<i64>, rdn: &str, cn: &str) -> Object {
 
 fn person(id: &str, cn: &str) -> NewSubscriber {
     let profile = Profile { attributes: attributes(cn), ..Profile::default() };
-    NewSubscriber { id: id.parse().expect("an id"), profile, devices: None, preferences: None }
+    NewSubscriber {
+        kept: Default::default(),
+        id: id.parse().expect("an id"),
+        profile,
+        devices: None,
+        preferences: None,
+    }
 }
 
 fn placed(rdn: &str) -> Placement {

@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use tocsin_model::{
+    duration_buckets::{bucket_of, upper_end},
     id::Name,
     notification::NotificationHead,
     pack::{Damaged, Reader, write_signed, write_varint},
@@ -11,7 +12,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::quanta::NewQuantum;
+use crate::journal::quanta::NewQuantum;
 
 /// Subject of a sum: what is counted separately. Backends and memory identify a stream by its names alone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -175,9 +176,6 @@ pub struct DurationHistogram {
     buckets: BTreeMap<u16, u64>,
 }
 
-/// Number of buckets per doubling of the duration.
-const STEPS: u64 = 16;
-
 impl DurationHistogram {
     /// Adds a duration `times` times.
     pub fn record(&mut self, duration: Duration, times: u64) {
@@ -210,24 +208,6 @@ impl DurationHistogram {
         });
         found.map(|(bucket, _)| Duration::from_micros(upper_end(*bucket)))
     }
-}
-
-/// Values below `STEPS` have a bucket each; above, each doubling has `STEPS` buckets.
-fn bucket_of(micros: u64) -> u16 {
-    if micros < STEPS {
-        return micros as u16;
-    }
-    let doubling = u64::from(micros.ilog2()) - u64::from(STEPS.ilog2());
-    ((doubling + 1) * STEPS + (micros >> doubling) - STEPS) as u16
-}
-
-fn upper_end(bucket: u16) -> u64 {
-    let bucket = u64::from(bucket);
-    if bucket < STEPS {
-        return bucket;
-    }
-    let doubling = bucket / STEPS - 1;
-    ((u128::from(STEPS + bucket % STEPS + 1) << doubling) - 1).try_into().unwrap_or(u64::MAX)
 }
 
 /// Counters and histograms of one stream over some time.
@@ -528,6 +508,21 @@ impl ProgressUpdate {
             last_answered_at: attempts.iter().map(|attempt| attempt.answered_at).max()?,
         })
     }
+}
+
+/// Totals since the creation of the journal, for status and reports.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Event batches accepted.
+    pub event_batches: u64,
+    /// Events accepted.
+    pub events: u64,
+    /// Notification batches made.
+    pub notification_batches: u64,
+    /// Notifications made.
+    pub notifications: u64,
+    /// Attempts by outcome, in the order of `Outcome::ALL`.
+    pub attempts: [u64; Outcome::ALL.len()],
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::ops::Deref;
 use async_trait::async_trait;
 use tocsin_model::{id::Name, time::Timestamp};
 
-use super::{ActivityRow, Quantum, Totals, Window};
-use crate::error::StoreError;
+use super::{ActivityRow, Quantum, Window};
+use crate::{error::StoreError, journal::activity::Totals};
 
 /// Read access to statistics: activity by minute, quanta of the matcher, and totals.
 ///

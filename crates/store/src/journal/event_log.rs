@@ -7,8 +7,10 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{EventAcceptance, EventBatchState, EventPage, NewEventBatch};
-use crate::error::StoreError;
+use crate::{
+    error::StoreError,
+    journal::events::{EventAcceptance, EventBatchState, EventPage, NewEventBatch},
+};
 
 /// Log of event batches, in the order of their acceptance. Faces and sources append; matching, schedules and operators
 /// read.

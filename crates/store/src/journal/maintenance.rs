@@ -1,11 +1,10 @@
 //! Retention and the health check.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
-use tocsin_model::time::Timestamp;
+use tocsin_model::{id::Name, time::Timestamp};
 
-use super::Cutoffs;
 use crate::error::StoreError;
 
 /// Retention and the health check, for background tasks and readiness.
@@ -25,4 +24,32 @@ pub trait Maintenance: Send + Sync + 'static {
 
     /// Writes and syncs a few bytes and returns the time it took, for `doctor` and readiness.
     async fn probe(&self) -> Result<Duration, StoreError>;
+}
+
+/// Retention cutoffs: items finished before these times are deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cutoffs {
+    /// Default cutoff.
+    pub before: Timestamp,
+    /// Cutoffs of event batches, by application and class.
+    pub events: BTreeMap<(Name, Name), Timestamp>,
+    /// Cutoffs of notification batches, by application and class.
+    pub notifications: BTreeMap<(Name, Name), Timestamp>,
+    /// Cutoff of the per-minute activity counters.
+    pub activity: Timestamp,
+}
+
+impl Cutoffs {
+    /// The same cutoff for everything.
+    pub fn all(before: Timestamp) -> Cutoffs {
+        Cutoffs { before, events: BTreeMap::new(), notifications: BTreeMap::new(), activity: before }
+    }
+
+    pub(crate) fn of_events(&self, application: Name, class: Name) -> Timestamp {
+        self.events.get(&(application, class)).copied().unwrap_or(self.before)
+    }
+
+    pub(crate) fn of_notifications(&self, application: Name, class: Name) -> Timestamp {
+        self.notifications.get(&(application, class)).copied().unwrap_or(self.before)
+    }
 }

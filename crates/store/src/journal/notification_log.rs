@@ -9,8 +9,8 @@ use tocsin_model::{
     receipt::Attempt,
 };
 
-use super::{Progress, StoredNotificationBatch};
-use crate::error::StoreError;
+use super::Progress;
+use crate::{error::StoreError, journal::notifications::StoredNotificationBatch};
 
 /// Read access to notification batches, in the order of their creation. Steps write them
 /// ([`WorkQueue::commit`](super::WorkQueue::commit)).

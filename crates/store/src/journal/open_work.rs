@@ -9,8 +9,10 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{Arrivals, Backlog, WorkCounts, WorkItem};
-use crate::error::StoreError;
+use crate::{
+    error::StoreError,
+    journal::work::{Arrivals, Backlog, WorkCounts, WorkItem},
+};
 
 /// Read access to the backlog and to open work items. Nothing is claimed or written.
 ///

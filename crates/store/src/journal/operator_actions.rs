@@ -5,8 +5,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tocsin_model::{id::Name, time::Timestamp};
 
-use super::{Component, EndedWork, NewResend, Resend, Resolution, StoredSuspension, SuspensionFilter, Switch};
-use crate::{bounded_scan::ScanPage, error::StoreError};
+use super::{Component, NewResend, Resend, Switch};
+use crate::{
+    bounded_scan::ScanPage,
+    error::StoreError,
+    journal::suspensions::{EndedWork, Resolution, StoredSuspension, SuspensionFilter},
+};
 
 /// Operator commands on the flow: suspensions, resend requests, switches, failed event batches and removed
 /// applications.

@@ -6,8 +6,6 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{FiringStatus, Step};
-
 /// Event batch processed by a quantum.
 #[derive(Debug, Clone)]
 pub struct QuantumInput {
@@ -77,31 +75,6 @@ pub struct Quantum {
 }
 
 impl Quantum {
-    /// Quantum ended by a step; `None` if the step processed no event batches.
-    pub(crate) fn of(id: u64, step: &Step, first_batch: Option<NotificationBatchId>) -> Option<Quantum> {
-        let new = step.quantum.as_ref()?;
-        let made: u64 = step.batches.iter().map(|batch| u64::from(batch.count)).sum();
-        let missed = |status| step.firings.iter().filter(|firing| firing.status == status).count() as u64;
-        Some(Quantum {
-            id,
-            started_at: new.started_at,
-            ended_at: new.ended_at,
-            first_accepted_at: new.batches.iter().map(|batch| batch.accepted_at).min()?,
-            last_accepted_at: new.batches.iter().map(|batch| batch.accepted_at).max()?,
-            first_events: new.batches.iter().map(|batch| batch.id).min()?,
-            last_events: new.batches.iter().map(|batch| batch.id).max()?,
-            event_batches: new.batches.len() as u64,
-            events: new.batches.iter().map(|batch| u64::from(batch.events)).sum(),
-            failed_batches: step.failed.len() as u64,
-            event_notifications: made.saturating_sub(new.scheduled_notifications),
-            scheduled_notifications: new.scheduled_notifications,
-            first_batch: first_batch.filter(|_| !step.batches.is_empty()),
-            notification_batches: step.batches.len() as u64,
-            firings_failed: missed(FiringStatus::Failed),
-            firings_skipped: missed(FiringStatus::Skipped),
-        })
-    }
-
     /// Packed encoding of everything but the number and the two times.
     pub(crate) fn pack(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(40);

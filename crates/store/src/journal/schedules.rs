@@ -2,13 +2,11 @@
 
 use async_trait::async_trait;
 use tocsin_model::{
-    event::EventBatch,
     id::{ChangeSequence, EventBatchId, Name},
     time::Timestamp,
 };
 
-use super::NewEventBatch;
-use crate::error::StoreError;
+use crate::{error::StoreError, journal::events::NewEventBatch};
 
 /// Progress of rule schedules. One task of the pipeline writes it; reports read it.
 ///
@@ -67,14 +65,3 @@ pub struct ScheduleRun {
 
 /// Key of a schedule within an application: rule and schedule text.
 pub type ScheduleKey = (Name, Box<str>);
-
-/// Page of events between two positions of the log.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct EventPage {
-    /// Event batches, in order of acceptance.
-    pub batches: Vec<EventBatch>,
-    /// Event batches that are too damaged to read, in order.
-    pub damaged: Vec<EventBatchId>,
-    /// Batch after which the next page begins; `None` at the end.
-    pub next: Option<EventBatchId>,
-}

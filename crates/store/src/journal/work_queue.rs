@@ -9,8 +9,15 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{Claim, ClaimedEvents, Except, OpenWork, Step, WorkItem};
-use crate::error::StoreError;
+use super::OpenWork;
+use crate::{
+    error::StoreError,
+    journal::{
+        events::ClaimedEvents,
+        step::Step,
+        work::{Claim, Except, WorkItem},
+    },
+};
 
 /// Queue of event batches to match and work items to deliver. A step claims its input and commits its result together
 /// with the acknowledgement of the input.

@@ -4,7 +4,7 @@
 mod state; // its data, and the changes of a step
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     ops::Bound,
     sync::Arc,
     time::Duration,
@@ -27,21 +27,18 @@ use crate::{
     bounded_scan::ScanPage,
     error::StoreError,
     journal::{
-        APPLICATION_REMOVED, Activity, ActivityLog, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Checkpoints, Claim,
-        ClaimEvents, ClaimWindow, ClaimWork, ClaimedEvents, Component, Cutoffs, ENDED_BY_OPERATOR, EndedWork,
-        EventAcceptance, EventBatchState, EventLog, EventPage, EventRange, Firing, FiringFilter, FiringStatus,
-        Idempotency, JournalOptions, Maintenance, Mark, NewEventBatch, NewFiring, NewNotificationBatch, NewResend,
-        NotificationLog, OpenWork, OperatorActions, Progress, Quantum, QuantumInput, QuantumQuery, ReceiptChunk,
-        RefiredBatch, ReopenedNotifications, Resend, ResendProgress, Resolution, Retry, RuleStop, RuleStore,
-        ScheduleKey, ScheduleRun, Schedules, SourceKey, Step, StoredNotificationBatch, StoredSuspension, Stream,
-        Suspension, SuspensionFilter, Switch, Totals, Window, WindowWorkQuery, WorkCounts, WorkItem, WorkQueue,
-        WorkState,
-        activity::{BatchProgress, MinuteSums, ProgressUpdate, WindowSums, minute_of},
+        ActivityLog, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Checkpoints, Claim, ClaimEvents, ClaimWindow,
+        ClaimWork, ClaimedEvents, Component, Cutoffs, ENDED_BY_OPERATOR, EndedWork, EventAcceptance, EventBatchState,
+        EventLog, EventPage, EventRange, Firing, FiringFilter, JournalOptions, Maintenance, Mark, NewEventBatch,
+        NewResend, NotificationLog, OpenWork, OperatorActions, Progress, Quantum, QuantumQuery, ReceiptChunk, Resend,
+        Resolution, Retry, RuleStop, RuleStore, ScheduleKey, ScheduleRun, Schedules, SourceKey, Step,
+        StoredNotificationBatch, StoredSuspension, Stream, Suspension, SuspensionFilter, Switch, Totals, Window,
+        WindowWorkQuery, WorkCounts, WorkItem, WorkQueue, WorkState,
+        activity::{WindowSums, minute_of},
         ended_attempt, split_suspension,
     },
+    memory::journal::state::{Batch, Events, Item, Lease, State, check, expired, is_free},
 };
-
-use state::{check, is_free};
 
 /// Journal that is lost with the process.
 pub struct MemoryJournal {
@@ -49,100 +46,6 @@ pub struct MemoryJournal {
     state: Mutex<State>,
     events: watch::Sender<u64>,
     work: watch::Sender<u64>,
-}
-
-#[derive(Default)]
-struct State {
-    event_batches: BTreeMap<u64, Events>,
-    keys: HashMap<[u8; 16], (Idempotency, EventBatchId)>,
-    notification_batches: BTreeMap<u64, Batch>,
-    work: BTreeMap<u64, Item>,
-    suspensions: BTreeMap<u64, Suspension>,
-    firings: BTreeMap<u64, (Firing, Option<EventBatchId>)>,
-    stops: BTreeMap<(Name, Name), RuleStop>,
-    states: BTreeMap<(Name, Box<str>, u64), Bytes>,
-    runs: BTreeMap<(Name, ScheduleKey), ScheduleRun>,
-    marks: BTreeMap<(SourceKey, Box<str>), Bytes>,
-    /// Resend requests with their keys.
-    resends: BTreeMap<u64, (String, Resend)>,
-    activity: BTreeMap<(Stream, Timestamp), Activity>,
-    quanta: BTreeMap<u64, Quantum>,
-    switches: BTreeMap<String, Switch>,
-    event_claims: BTreeMap<u64, Lease>,
-    work_claims: BTreeMap<u64, Lease>,
-    last: Last,
-    totals: Totals,
-}
-
-/// Expired batch: its application and class, closing time and number.
-type ExpiredBatch = ((Name, Name), Timestamp, u64);
-
-/// Notification batches and event batches past their retention.
-fn expired(state: &State, cutoffs: &Cutoffs) -> (Vec<ExpiredBatch>, Vec<ExpiredBatch>) {
-    let mut batches: Vec<ExpiredBatch> = Vec::new();
-    for (id, batch) in &state.notification_batches {
-        let lane = (batch.head.application.clone(), batch.head.class.clone());
-        let before = cutoffs.of_notifications(lane.0.clone(), lane.1.clone());
-        batches.extend(batch.progress.closed_at.filter(|at| *at < before).map(|at| (lane, at, *id)));
-    }
-    let mut events: Vec<ExpiredBatch> = Vec::new();
-    for (id, found) in &state.event_batches {
-        let lane = (found.batch.application.clone(), found.batch.class.clone());
-        let before = cutoffs.of_events(lane.0.clone(), lane.1.clone());
-        events.extend(found.closed_at.filter(|at| *at < before).map(|at| (lane, at, *id)));
-    }
-    (batches, events)
-}
-
-/// Last assigned numbers.
-#[derive(Default)]
-struct Last {
-    event_batch: u64,
-    notification_batch: u64,
-    work: u64,
-    suspension: u64,
-    firing: u64,
-    resend: u64,
-    quantum: u64,
-    token: u64,
-    snapshot_sequence: ChangeSequence,
-}
-
-struct Events {
-    batch: EventBatch,
-    state: EventBatchState,
-    /// Open notification batches made from it.
-    open: u64,
-    closed_at: Option<Timestamp>,
-}
-
-struct Batch {
-    head: NotificationHead,
-    count: u32,
-    packed: Bytes,
-    events: Vec<EventBatchId>,
-    run: Option<EventBatchId>,
-    attempts: Vec<Attempt>,
-    progress: Progress,
-}
-
-struct Item {
-    batch: NotificationBatchId,
-    application: Name,
-    channel: Name,
-    ordinals: Option<Vec<u32>>,
-    count: u32,
-    done: BTreeSet<u32>,
-    attempts: u32,
-    due_at: Timestamp,
-    work_state: WorkState,
-}
-
-#[derive(Clone, Copy)]
-struct Lease {
-    token: u64,
-    until: Timestamp,
-    claimed_at: Timestamp,
 }
 
 impl MemoryJournal {

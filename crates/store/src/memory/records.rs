@@ -35,13 +35,14 @@ use crate::{
         ApiKey, ApiKeyStore, ApplicationStore, ApplicationVersion, CHANGES_KEPT, ChangeKind, ChangeLog,
         EXPIRED_MERGES_MAX, EndpointKey, FailingEndpoint, FollowedSchedule, IndexedSubscription, Installation,
         LOGGED_TARGETS_MAX, MERGES_KEPT, MatchStore, Merge, MergeRefusal, MergedSubscriber, NewApplicationVersion,
-        NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, PutDevice, REMOVED_SUBSCRIPTIONS_MAX,
-        Recipient, RecipientStore, RecipientSubscriber, RecipientSubscription, RecordChange, RecordCounts,
-        ScheduleMembers, ScheduleStore, ScheduledSubscription, SegmentScan, SegmentScanBounds, SegmentStore,
-        SubscriberFilter, SubscriberStore, SubscriptionChange, SubscriptionCounts, SubscriptionFilter,
-        SubscriptionStore, SuppressionFilter, SuppressionStore, UpdateSubscription, Written, due_schedule,
-        has_attribute, new_installation, new_secret, no_application, no_changes_after, no_device, no_segment,
-        no_subscriber, no_subscription, no_suppression, reach, read_filter, runs, since_change, snooze, trim_to,
+        NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, PutDevice, REMOVED_API_KEYS_MAX,
+        REMOVED_SUBSCRIPTIONS_MAX, Recipient, RecipientStore, RecipientSubscriber, RecipientSubscription, RecordChange,
+        RecordCounts, ScheduleMembers, ScheduleStore, ScheduledSubscription, SegmentScan, SegmentScanBounds,
+        SegmentStore, StoredState, SubscriberFilter, SubscriberStore, SubscriptionChange, SubscriptionCounts,
+        SubscriptionFilter, SubscriptionStore, SuppressionFilter, SuppressionStore, UpdateSubscription, Written,
+        due_schedule, effective_state, has_attribute, keep_state, new_installation, new_secret, no_application,
+        no_changes_after, no_device, no_segment, no_subscriber, no_subscription, no_suppression, reach, read_filter,
+        runs, since_change, trim_to,
     },
 };
 
@@ -80,7 +81,8 @@ struct RecordsState {
     /// Number of subscriptions ever added to each class, and the time of the last addition.
     added: BTreeMap<(Name, Name), (u64, Timestamp)>,
     api_keys: BTreeMap<(Timestamp, String), ApiKey>,
-    removed_api_keys: BTreeMap<String, String>,
+    /// In the order of their removal: ids and descriptions.
+    removed_api_keys: VecDeque<(String, String)>,
     feed: VecDeque<(RecordChange, BeforeImage)>,
     changes_kept: u64,
     /// Changes after this sequence are still needed.
@@ -296,6 +298,10 @@ impl SubscriberStore for MemoryRecords {
         Ok(self.state.lock().subscribers.get(id).cloned())
     }
 
+    async fn has_subscriber(&self, number: SubscriberNumber) -> Result<bool, StoreError> {
+        Ok(self.state.lock().subscribers.values().any(|found| found.number == number))
+    }
+
     async fn scan_subscribers(
         &self,
         filter: &SubscriberFilter,
@@ -349,9 +355,12 @@ impl SubscriberStore for MemoryRecords {
     }
 
     async fn put_device(&self, put: PutDevice<'_>) -> Result<Subscriber, StoreError> {
-        let PutDevice { id, name, device, now } = put;
+        let PutDevice { id, name, mut device, keeps_state, now } = put;
         self.change(|state| {
             state.change_devices(id, now, |devices| {
+                if keeps_state {
+                    keep_state(&mut device, devices.get(name));
+                }
                 devices.insert(name.clone(), device);
                 Ok(())
             })
@@ -463,7 +472,7 @@ impl SubscriptionStore for MemoryRecords {
             let due: Vec<Subscription> = state.subscriptions.values().filter(sleeps).take(limit).cloned().collect();
             let woken = due.into_iter().filter_map(|found| {
                 let Subscription { id, device, values, terms, .. } = found;
-                state.change_subscription(id, SubscriptionChange { device, enabled: true, values, terms }, now)
+                state.change_subscription(id, SubscriptionChange { device, enabled: Some(true), values, terms }, now)
             });
             let woken: Vec<Subscription> = woken.collect();
             state.log_subscriptions(&woken);
@@ -807,8 +816,9 @@ impl ApiKeyStore for MemoryRecords {
     }
 
     async fn removed_api_keys(&self) -> Result<Vec<(String, String)>, StoreError> {
-        let state = self.state.lock();
-        Ok(state.removed_api_keys.iter().map(|(id, description)| (id.clone(), description.clone())).collect())
+        let mut removed: Vec<_> = self.state.lock().removed_api_keys.iter().cloned().collect();
+        removed.sort();
+        Ok(removed)
     }
 
     async fn remove_api_key(&self, id: &str) -> Result<(), StoreError> {
@@ -817,7 +827,11 @@ impl ApiKeyStore for MemoryRecords {
             let Some(removed) = place.and_then(|place| state.api_keys.remove(&place)) else {
                 return Err(StoreError::Missing(format!("API key `{id}`")));
             };
-            state.removed_api_keys.insert(removed.id, removed.description);
+            state.removed_api_keys.retain(|(id, _)| *id != removed.id);
+            state.removed_api_keys.push_back((removed.id, removed.description));
+            if state.removed_api_keys.len() > REMOVED_API_KEYS_MAX {
+                state.removed_api_keys.pop_front();
+            }
             state.log_change(1, ChangeKind::ApiKey, BeforeImage::Nothing);
             Ok(())
         })?;

@@ -19,16 +19,14 @@ use rusqlite::{
 };
 use tocsin_model::time::Timestamp;
 
-use super::{
+use crate::queries::{
     functions::{self, HostFunction},
-    texts,
+    texts::{self, VALUE_BYTES_MAX},
 };
 
 /// Instructions of SQLite between two checks of the deadline: microseconds, unless each of them creates a text of a
 /// megabyte.
 const STEPS_BETWEEN_CHECKS: i32 = 100;
-/// Maximum length of a text or JSON value of a query, in bytes.
-pub(super) const VALUE_BYTES_MAX: usize = 2 << 20;
 /// Number of cached prepared statements.
 const STATEMENTS_MAX: usize = 1_100;
 /// Page cache, in KiB. Tables beyond this size are spilled to a temporary file.

@@ -9,7 +9,7 @@ use tocsin_model::{
     id::Name,
 };
 
-use super::{StateTable, functions::HostFunction, guard::GuardedConnection, values::column_type};
+use crate::queries::{functions::HostFunction, guard::GuardedConnection, values::column_type};
 
 /// The table of the event batch.
 pub(super) const EVENTS: &str = "events";
@@ -23,13 +23,10 @@ pub(super) const SUBSCRIBER: &str = "_subscriber";
 pub(super) const CHANNEL: &str = "_channel";
 /// The creation time of a subscription.
 pub(super) const CREATED_AT: &str = "_created_at";
-
 /// The packed key of an entry; not useful in queries.
 pub(super) const KEY: &str = "_key";
-
 /// Number of columns of `events` before the fields.
 pub(super) const COLUMNS_OF_EVENTS: usize = 1;
-
 /// Row counts given to the planner. Plans must not depend on the contents of the tables, otherwise the warnings given
 /// when a rule was applied would become wrong.
 const EVENTS_ASSUMED: u32 = 100;
@@ -235,4 +232,15 @@ fn assume(connection: &rusqlite::Connection, table: &str, index: Option<&str>, s
     connection.execute("DELETE FROM sqlite_stat1 WHERE tbl = ?1 AND idx IS ?2", (table, index))?;
     connection.execute("INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES (?1, ?2, ?3)", (table, index, sizes))?;
     Ok(())
+}
+
+/// A table of values about earlier events: an entry for each key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StateTable {
+    /// The name in queries.
+    pub name: String,
+    /// The fields of the key.
+    pub key: Fields,
+    /// The values of a key. Their columns have the prefix `_`.
+    pub says: Fields,
 }

@@ -15,13 +15,15 @@ use tocsin_model::{
 };
 
 use super::{
-    Query, QuerySet,
     guard::GuardedConnection,
-    reason,
     schema::{self, EVENT, EVENTS, KEY, RowKind, SUBSCRIPTION, quoted},
     values,
 };
-use crate::{error::StoreError, records::IndexedSubscription};
+use crate::{
+    error::StoreError,
+    queries::query_set::{Query, QuerySet, reason},
+    records::IndexedSubscription,
+};
 
 /// Maximum number of matches of one query and one event batch; with more the query fails.
 pub const MATCHES_MAX: usize = 1_000_000;

@@ -2,14 +2,16 @@
 
 mod states; // joins with values about earlier events
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use expect_test::{Expect, expect};
 use tocsin_model::{
     application::{Application, api_source},
     definition,
     event::{EventBatch, EventPacker},
-    id::{EventBatchId, SubscriberNumber, SubscriptionId},
+    field::Fields,
+    id::{EventBatchId, Name, SubscriberNumber, SubscriptionId},
+    problem::Problem,
     subscription::SubscriptionParams,
     time::Timestamp,
     value::Value,

@@ -5,14 +5,17 @@
 use std::{borrow::Cow, sync::Arc};
 
 use parking_lot::Mutex;
+
 use rusqlite::{
     Connection, Error, ffi,
     functions::{Context, FunctionFlags},
     types::{Value as Sql, ValueRef},
 };
 
-use super::{guard::VALUE_BYTES_MAX, wildcards::Wildcards};
+use crate::queries::wildcards::Wildcards;
 
+/// Maximum length of a text or JSON value of a query, in bytes.
+pub(super) const VALUE_BYTES_MAX: usize = 2 << 20;
 /// Maximum length of a pattern of `LIKE` and `GLOB`, in bytes.
 const PATTERN_BYTES_MAX: usize = 1_000;
 

@@ -3,8 +3,7 @@
 use async_trait::async_trait;
 use tocsin_model::id::ChangeSequence;
 
-use super::ApiKey;
-use crate::error::StoreError;
+use crate::{error::StoreError, records::api_keys::ApiKey};
 
 /// API keys, as hashes.
 ///
@@ -18,7 +17,8 @@ pub trait ApiKeyStore: Send + Sync + 'static {
     /// All API keys, oldest first.
     async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError>;
 
-    /// Ids and descriptions of removed API keys, by id. They are kept, because stored objects name keys as authors.
+    /// Ids and descriptions of the last 10,000 removed API keys, by id. They are kept, because stored objects name keys
+    /// as authors.
     async fn removed_api_keys(&self) -> Result<Vec<(String, String)>, StoreError>;
 
     /// Removes an API key; `Missing` if there is none.

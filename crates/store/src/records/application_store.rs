@@ -3,8 +3,7 @@
 use async_trait::async_trait;
 use tocsin_model::{id::Name, time::Timestamp};
 
-use super::ApplicationVersion;
-use crate::error::StoreError;
+use crate::{error::StoreError, records::applications::ApplicationVersion};
 
 /// Versions of application definitions. The service writes them; the pipeline reads the version that an event batch
 /// names.

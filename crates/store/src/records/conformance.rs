@@ -12,7 +12,6 @@ mod change_log; // the change log
 mod match_store; // profiles and members at any sequence
 mod schedule_store; // subscriptions with schedules
 mod api_key_store; // API keys
-
 mod differential; // random operations with equal results on every backend
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -31,6 +30,7 @@ use tocsin_model::{
 
 use super::*;
 use crate::{
+    error::StoreError,
     memory::records::MemoryRecords,
     sqlite::records::{RecordsOptions, SqliteRecords},
 };
@@ -85,6 +85,7 @@ fn person(id: &str, devices: &[&str]) -> NewSubscriber {
         (name(device), Device { channel: name(channel), address, state: DeviceState::Active })
     };
     NewSubscriber {
+        kept: Default::default(),
         id: subscriber_id(id),
         profile: Profile::default(),
         devices: Some(devices.iter().map(device).collect()),
@@ -99,14 +100,14 @@ fn interest(subscriber: &str, key: Option<&str>) -> NewSubscription {
         subscriber: subscriber_id(subscriber),
         key: key.map(str::to_owned),
         device: None,
-        enabled: true,
+        enabled: Some(true),
         values: r#"{"magnitude":5.5}"#.into(),
         terms: SubscriptionParams::default(),
     }
 }
 
 fn change(device: Option<Name>, enabled: bool, values: &str) -> SubscriptionChange {
-    SubscriptionChange { device, enabled, values: values.into(), terms: SubscriptionParams::default() }
+    SubscriptionChange { device, enabled: Some(enabled), values: values.into(), terms: SubscriptionParams::default() }
 }
 
 /// Changes as short texts.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::RecordCounts;
 use crate::error::StoreError;
 
 /// Identity of the installation, row counts and the health check.
@@ -40,4 +39,15 @@ fn random<const N: usize>() -> Result<[u8; N], StoreError> {
     ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)
         .map_err(|_| StoreError::unavailable("the system has no random numbers"))?;
     Ok(bytes)
+}
+
+/// Row counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RecordCounts {
+    /// Subscribers.
+    pub subscribers: u64,
+    /// Devices.
+    pub devices: u64,
+    /// Subscriptions.
+    pub subscriptions: u64,
 }

@@ -8,8 +8,8 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{NewSegment, Precondition, SegmentScan, SegmentScanBounds};
-use crate::error::StoreError;
+use super::{NewSegment, SegmentScan, SegmentScanBounds};
+use crate::{error::StoreError, records::writes::Precondition};
 
 /// Segments: saved filters over subscribers.
 ///

@@ -7,8 +7,12 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{Merge, MergeRefusal, NewSubscriber, Precondition, SubscriberFilter, Written};
-use crate::{bounded_scan::ScanPage, error::StoreError};
+use super::{Merge, MergeRefusal, NewSubscriber, SubscriberFilter};
+use crate::{
+    bounded_scan::ScanPage,
+    error::StoreError,
+    records::writes::{Precondition, Written},
+};
 
 /// Subscribers with their devices, and merges of subscribers.
 ///
@@ -33,6 +37,9 @@ pub trait SubscriberStore: Send + Sync + 'static {
 
     /// Subscriber by id.
     async fn subscriber(&self, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError>;
+
+    /// Whether there is a subscriber with a number. The number of a removed or merged one is not reused.
+    async fn has_subscriber(&self, number: SubscriberNumber) -> Result<bool, StoreError>;
 
     /// Finds up to `limit` subscribers by id, after `after`, and reads at most
     /// [`SCANNED_ROWS_MAX`](crate::bounded_scan::SCANNED_ROWS_MAX) rows.
@@ -107,6 +114,8 @@ pub struct PutDevice<'a> {
     pub name: &'a Name,
     /// The device.
     pub device: Device,
+    /// Whether a stored device with the same channel and address keeps its state; decided in the commit.
+    pub keeps_state: bool,
     /// Current time.
     pub now: Timestamp,
 }

@@ -1,10 +1,14 @@
 //! Subscribers and recipients.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tocsin_model::{
     id::{Name, SubscriberId, SubscriberNumber, SubscriptionId},
     ldap::{Entry, LdapFilter},
+    mailbox,
     preferences::Preferences,
     subscriber::{Device, DeviceState, Profile, Subscriber},
     time::Timestamp,
@@ -24,6 +28,46 @@ pub struct NewSubscriber {
     pub devices: Option<Vec<(Name, Device)>>,
     /// Notification preferences; `None` keeps the present ones.
     pub preferences: Option<Preferences>,
+    /// State that is kept if the subscriber exists.
+    pub kept: KeptState,
+}
+
+/// State of a stored subscriber that a write keeps, since its creator does not give it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct KeptState {
+    /// Whether the subscriber stays enabled or disabled.
+    pub enabled: bool,
+    /// Devices that keep their state, unless they get another channel or address.
+    pub devices: BTreeSet<Name>,
+}
+
+impl KeptState {
+    /// Takes the kept state from the stored subscriber.
+    pub(crate) fn apply(
+        &self,
+        profile: &mut Profile,
+        devices: Option<&mut BTreeMap<Name, Device>>,
+        stored: &Subscriber,
+    ) {
+        if self.enabled {
+            profile.enabled = stored.profile.enabled;
+        }
+        for (name, device) in devices.into_iter().flatten().filter(|(name, _)| self.devices.contains(*name)) {
+            keep_state(device, stored.devices.get(name));
+        }
+    }
+}
+
+/// Gives a device the state of the stored one, if that has the same address.
+pub(crate) fn keep_state(device: &mut Device, stored: Option<&Device>) {
+    if let Some(stored) = stored.filter(|stored| is_same_address(stored, device)) {
+        device.state = stored.state;
+    }
+}
+
+/// Whether two devices have the same channel and address, in any spelling of a mailbox.
+pub fn is_same_address(one: &Device, other: &Device) -> bool {
+    one.channel == other.channel && mailbox::is_same(&one.address, &other.address)
 }
 
 /// Filter of subscribers; all given conditions must hold.

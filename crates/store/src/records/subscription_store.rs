@@ -3,8 +3,12 @@
 use async_trait::async_trait;
 use tocsin_model::{id::SubscriptionId, subscription::Subscription, time::Timestamp};
 
-use super::{NewSubscription, Precondition, SubscriptionChange, SubscriptionCounts, SubscriptionFilter, Written};
-use crate::{bounded_scan::ScanPage, error::StoreError};
+use super::{NewSubscription, SubscriptionChange, SubscriptionCounts, SubscriptionFilter};
+use crate::{
+    bounded_scan::ScanPage,
+    error::StoreError,
+    records::writes::{Precondition, Written},
+};
 
 /// Subscriptions, as their owners and operators see them.
 ///

@@ -22,8 +22,9 @@ pub struct NewSubscription {
     pub key: Option<String>,
     /// See [`Subscription`](tocsin_model::subscription::Subscription).
     pub device: Option<Name>,
-    /// See [`Subscription`](tocsin_model::subscription::Subscription).
-    pub enabled: bool,
+    /// Whether it is matched; while snoozed, whether it is matched afterwards. `None` keeps the stored state, with its
+    /// snooze unless `terms` has another; a new subscription is enabled.
+    pub enabled: Option<bool>,
     /// See [`Subscription`](tocsin_model::subscription::Subscription).
     pub values: Box<str>,
     /// See [`Subscription`](tocsin_model::subscription::Subscription).
@@ -35,18 +36,39 @@ pub struct NewSubscription {
 pub struct SubscriptionChange {
     /// See [`Subscription`](tocsin_model::subscription::Subscription).
     pub device: Option<Name>,
-    /// Whether it is matched; while snoozed, whether it is matched afterwards.
-    pub enabled: bool,
+    /// See [`NewSubscription`].
+    pub enabled: Option<bool>,
     /// See [`Subscription`](tocsin_model::subscription::Subscription).
     pub values: Box<str>,
     /// See [`Subscription`](tocsin_model::subscription::Subscription).
     pub terms: SubscriptionParams,
 }
 
-/// Disables a subscription that is snoozed until a later time; clears the snooze of all others.
-pub(crate) fn snooze(enabled: &mut bool, terms: &mut SubscriptionParams, now: Timestamp) {
-    terms.snoozed_until = terms.snoozed_until.filter(|until| *enabled && *until > now);
-    *enabled &= terms.snoozed_until.is_none();
+/// State of a subscription, as stored.
+pub(crate) struct StoredState {
+    pub(crate) enabled: bool,
+    pub(crate) snoozed_until: Option<Timestamp>,
+}
+
+/// Whether a subscription is enabled, and its terms with the effective snooze. Without `requested`, the stored state is
+/// kept. Only an enabled subscription can be snoozed, and it is disabled until then.
+pub(crate) fn effective_state(
+    requested: Option<bool>,
+    terms: &SubscriptionParams,
+    stored: Option<StoredState>,
+    now: Timestamp,
+) -> (bool, SubscriptionParams) {
+    let mut terms = terms.clone();
+    let enabled = match (requested, stored) {
+        (Some(enabled), _) => enabled,
+        (None, Some(stored)) => {
+            terms.snoozed_until = terms.snoozed_until.or(stored.snoozed_until);
+            stored.enabled || stored.snoozed_until.is_some()
+        }
+        (None, None) => true,
+    };
+    terms.snoozed_until = terms.snoozed_until.filter(|until| enabled && *until > now);
+    (enabled && terms.snoozed_until.is_none(), terms)
 }
 
 impl NewSubscription {

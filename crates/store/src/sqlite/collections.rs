@@ -3,6 +3,16 @@
 //! A separate file with its own writer, so that many devices at once delay neither events nor records. Edits of many
 //! devices share a commit; the changes for a device are read from an index by the reader threads.
 
+mod key_listeners; // wakes waiting devices after changes
+mod devices; // devices and their sessions
+mod row_transaction; // changes of rows within a transaction
+mod row_events; // events raised by changes of rows
+mod device_blocks; // blocks of changes for a device
+mod schema;
+
+#[cfg(test)]
+mod tests;
+
 use std::{path::Path, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
@@ -10,26 +20,15 @@ use rusqlite::Connection;
 use tocsin_model::{collection::Stamp, id::Name, time::Timestamp};
 use tokio::sync::{Notify, watch};
 
-use super::{
-    records::{execute, query_all, query_one},
-    writer::{AfterCommit, Database, FreeSpace, LOG_STEP_BYTES, Options},
-};
+use super::writer::{AfterCommit, Database, FreeSpace, LOG_STEP_BYTES, Options};
 use crate::{
     collections::{
         BlockRequest, CollectionCounts, CollectionNumber, Conflict, DeviceNumber, DeviceState, History, KeyNumber,
         PERIODS_KEPT, PastSession, RaisedEvent, ReplicaBlock, ReplicaDevice, StoredRow,
     },
     error::StoreError,
+    sqlite::statements::{execute, query_all, query_one},
 };
-
-mod key_listeners; // wakes waiting devices after changes
-mod devices; // devices and their sessions
-mod row_transaction; // changes of rows within a transaction
-mod row_events; // events raised by changes of rows
-mod device_blocks; // blocks of changes for a device
-mod schema;
-#[cfg(test)]
-mod tests;
 
 pub use key_listeners::KeyListener;
 pub use row_transaction::RowTransaction;

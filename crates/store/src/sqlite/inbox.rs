@@ -3,6 +3,13 @@
 //! A separate file with its own writer: readers of feeds do not delay event processing, nor the reverse. State is
 //! published after the commit, and then the listeners of the feeds are woken.
 
+mod transaction; // a transaction
+mod contents; // contents that items share
+mod broadcasts; // broadcasts and their state for each reader
+mod items; // items and their contents
+mod views; // feeds and their changes
+mod schema;
+
 use std::{
     collections::HashMap,
     path::Path,
@@ -18,28 +25,23 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 use tocsin_model::{
     id::{Name, SubscriberNumber},
-    inbox::{InboxContent, Item, ItemId, Mark, NewItem},
+    inbox::{Item, ItemId, Mark, NewItem},
     time::Timestamp,
 };
-
-use super::{
-    records::{execute, query_one},
-    writer::{AfterCommit, Database, FreeSpace, LOG_STEP_BYTES, Options},
-};
-pub(super) use schema::MIGRATIONS;
 
 use crate::{
     error::StoreError,
     inbox::{
         Broadcast, BroadcastHead, DeliveryCounts, FeedChanges, FeedFilter, FeedReader, Inbox, InboxCounts, Listener,
-        ListenerRegistry, NewBroadcast,
+        NewBroadcast,
+    },
+    sqlite::{
+        inbox::transaction::{InboxTransaction, PublishedState},
+        writer::{AfterCommit, Database, FreeSpace, LOG_STEP_BYTES, Options},
     },
 };
 
-mod broadcasts; // broadcasts and their state for each reader
-mod items; // items and their contents
-mod views; // feeds and their changes
-mod schema;
+pub(super) use schema::MIGRATIONS;
 
 /// Options of the inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,65 +64,6 @@ pub struct SqliteInbox {
     database: Database,
     free_space: FreeSpace,
     published: Arc<PublishedState>,
-}
-
-/// State of the last commit.
-struct PublishedState {
-    newest: AtomicU64,
-    counts: Mutex<InboxCounts>,
-    heads: Mutex<Arc<Vec<BroadcastHead>>>,
-    listeners: Arc<ListenerRegistry>,
-}
-
-/// A write transaction with the counters, which are stored by `finish`.
-struct InboxTransaction<'c> {
-    connection: &'c Connection,
-    sequence: u64,
-    forgotten: u64,
-    items: u64,
-    contents: u64,
-    /// Subscribers whose feeds changed.
-    touched: Vec<SubscriberNumber>,
-    /// Whether the list of broadcast heads may have changed.
-    broadcasts_changed: bool,
-}
-
-impl<'c> InboxTransaction<'c> {
-    fn open(connection: &'c Connection) -> Result<InboxTransaction<'c>, StoreError> {
-        let sql = "SELECT sequence, forgotten, items, contents FROM books";
-        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
-        let row = query_one(connection, sql, (), read)?;
-        let (sequence, forgotten, items, contents) =
-            row.ok_or_else(|| StoreError::Damaged("the table of counters".into()))?;
-        let (touched, broadcasts_changed) = (Vec::new(), false);
-        Ok(InboxTransaction { connection, sequence, forgotten, items, contents, touched, broadcasts_changed })
-    }
-
-    /// Assigns the next number of the sequence.
-    fn next(&mut self) -> u64 {
-        self.sequence += 1;
-        self.sequence
-    }
-
-    fn finish(self, published: &Arc<PublishedState>, after: &mut AfterCommit) -> Result<(), StoreError> {
-        let sql = "UPDATE books SET sequence = ?1, forgotten = ?2, items = ?3, contents = ?4";
-        execute(self.connection, sql, (self.sequence, self.forgotten, self.items, self.contents))?;
-        let heads = self.broadcasts_changed.then(|| broadcasts::heads(self.connection)).transpose()?;
-        let (newest, touched, published) = (self.sequence, self.touched, published.clone());
-        let counts = InboxCounts { items: self.items, contents: self.contents };
-        after.run(move || {
-            published.newest.store(newest, Ordering::Release);
-            *published.counts.lock() = counts;
-            match heads {
-                Some(heads) => {
-                    *published.heads.lock() = Arc::new(heads);
-                    published.listeners.notify_all();
-                }
-                None => published.listeners.notify(touched),
-            }
-        });
-        Ok(())
-    }
 }
 
 impl SqliteInbox {
@@ -148,7 +91,7 @@ impl SqliteInbox {
         let (newest, counts, heads) = database.write_blocking(|connection, _| {
             let tx = InboxTransaction::open(connection)?;
             let counts = InboxCounts { items: tx.items, contents: tx.contents };
-            Ok((tx.sequence, counts, broadcasts::heads(connection)?))
+            Ok((tx.sequence, counts, transaction::heads(connection)?))
         })?;
         let published = Arc::new(PublishedState {
             newest: AtomicU64::new(newest),
@@ -325,9 +268,4 @@ impl Inbox for SqliteInbox {
     async fn probe(&self) -> Result<Duration, StoreError> {
         self.database.probe().await
     }
-}
-
-/// The stored form of a content.
-fn body(content: &InboxContent) -> String {
-    serde_json::to_string(content).expect("a content is valid JSON")
 }

@@ -1,6 +1,8 @@
 //! SQLite backend of the journal port. Each step of the flow claims rows and commits its results: events become
 //! notification batches and work items, work items become receipts.
 
+mod submission_queue; // submissions that wait for the writer
+mod context; // shared state: counters, claims, names
 mod accept; // store an event batch: group commit, idempotency keys
 mod firings; // failed and skipped rule firings, stopped rules
 mod claim; // claim event batches and work items
@@ -13,10 +15,10 @@ mod states; // pages of rule state
 mod activity; // per-minute activity counters
 mod quanta; // quanta: runs of the matcher
 mod switches; // paused and disabled components
+mod row_writer; // writes the rows of a commit
 mod step; // commit of a step: its results and the acknowledgement of its input
 mod suspensions; // suspended work: list, edit, resume, end
 mod removal; // open work of removed applications
-
 mod leases; // leases with fencing tokens, in memory
 mod names; // dictionary of names as small integers
 mod packing; // compression of bodies and of lists of numbers
@@ -41,11 +43,6 @@ use tocsin_model::{
     state::StatePage,
     time::Timestamp,
 };
-use tokio::sync::watch;
-
-use self::{activity::BatchKind, counters::Counters, leases::Claims, names::Names, step::RowWriter};
-use super::writer::{Database, FreeSpace, LOG_STEP_BYTES, Options, store_error};
-pub(super) use schema::MIGRATIONS;
 
 use crate::{
     bounded_scan::ScanPage,
@@ -58,7 +55,17 @@ use crate::{
         ScheduleKey, ScheduleRun, Schedules, SourceKey, Step, StoredNotificationBatch, StoredSuspension,
         SuspensionFilter, Switch, Totals, Window, WindowWorkQuery, WorkCounts, WorkItem, WorkQueue,
     },
+    sqlite::{
+        journal::{
+            activity::BatchKind,
+            context::{JournalContext, Senders},
+            row_writer::RowWriter,
+        },
+        writer::{Database, FreeSpace, LOG_STEP_BYTES, Options, store_error},
+    },
 };
+
+pub(super) use schema::MIGRATIONS;
 
 /// Small pages suit bodies that are written once, in order, and read once.
 const FILE: Options = Options {
@@ -71,10 +78,9 @@ const FILE: Options = Options {
     synced: true,
     migrations: MIGRATIONS,
 };
+
 /// Maximum number of failed event batches that one commit returns to matching.
 const REMATCHED_MAX: usize = 1_000;
-/// Packing more bytes than this would block an async worker thread for too long.
-const INLINE_BYTES_MAX: usize = 256 << 10;
 
 /// Journal in one SQLite file; only one process can have it open.
 ///
@@ -85,32 +91,6 @@ pub struct SqliteJournal {
     shared: JournalContext,
     options: JournalOptions,
     free_space: FreeSpace,
-}
-
-/// State shared between callers, the writer thread and the readers.
-#[derive(Clone)]
-struct JournalContext {
-    names: Arc<Names>,
-    claims: Arc<Claims>,
-    counters: Arc<Counters>,
-    arrivals: Arc<Senders>,
-    submissions: Arc<accept::SubmissionQueue>,
-}
-
-/// Wake-up signals for waiting workers.
-struct Senders {
-    events: watch::Sender<u64>,
-    work: watch::Sender<u64>,
-}
-
-impl Senders {
-    fn events(&self) {
-        self.events.send_modify(|count| *count += 1);
-    }
-
-    fn work(&self) {
-        self.work.send_modify(|count| *count += 1);
-    }
 }
 
 impl SqliteJournal {
@@ -135,33 +115,6 @@ impl SqliteJournal {
         let shared = self.shared.clone();
         self.database.read(move |connection| job(connection, &shared)).await
     }
-}
-
-impl JournalContext {
-    /// Loads the in-memory state of a newly opened file.
-    fn load(connection: &Connection) -> Result<JournalContext, StoreError> {
-        let epoch = connection
-            .query_row("UPDATE epoch SET number = number + 1 RETURNING number", (), |row| row.get(0))
-            .map_err(store_error)?;
-        Ok(JournalContext {
-            names: Arc::new(Names::load(connection)?),
-            claims: Arc::new(Claims::new(epoch)),
-            counters: Arc::new(Counters::load(connection)?),
-            arrivals: Arc::new(Senders { events: watch::Sender::new(0), work: watch::Sender::new(0) }),
-            submissions: Arc::default(),
-        })
-    }
-}
-
-/// Runs CPU-bound work inline for few bytes, on a blocking thread for many.
-async fn off_the_runtime<T: Send + 'static>(
-    bytes: usize,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, StoreError> {
-    if bytes <= INLINE_BYTES_MAX {
-        return Ok(work());
-    }
-    tokio::task::spawn_blocking(work).await.map_err(StoreError::unavailable)
 }
 
 #[async_trait]

@@ -4,6 +4,9 @@
 //! ids of which a block contains messages. Messages of the same time have ids of one stretch, so a search for a
 //! message decompresses only a few blocks.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     borrow::Cow,
     collections::BTreeSet,
@@ -21,12 +24,10 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{
-    records::{execute, query_all, query_one},
-    writer::{AfterCommit, Database, FreeSpace, LOG_STEP_BYTES, Options},
-};
+use super::writer::{AfterCommit, Database, FreeSpace, LOG_STEP_BYTES, Options};
 use crate::{
     error::StoreError,
+    sqlite::statements::{execute, query_all, query_one},
     tracking::{
         Entries, ExpiredBlock, IndexedProperties, NewBlock, PropertySearch, SetTracking, TrackedBody,
         packing::{self, stretch},
@@ -51,6 +52,7 @@ CREATE TABLE blocks (
     bytes INTEGER NOT NULL,
     packed BLOB NOT NULL
 ) STRICT;
+
 CREATE INDEX blocks_that_go ON blocks (goes_at);
 
 -- Blocks that have bodies of a message.
@@ -75,12 +77,16 @@ CREATE TABLE switches (
     switch TEXT NOT NULL,
     PRIMARY KEY (exchange, port)
 ) STRICT, WITHOUT ROWID;
+
 "#,
     // A row per message would take as much space as its body.
     r#"
 CREATE TABLE stretches (stretch INTEGER NOT NULL, block INTEGER NOT NULL, PRIMARY KEY (stretch, block)) STRICT, WITHOUT ROWID;
+
 INSERT OR IGNORE INTO stretches SELECT message >> 12, block FROM places;
+
 DROP TABLE places;
+
 "#,
     // The same tables. A body may now be a reference to an earlier entry of the block, which earlier versions cannot
     // read.
@@ -416,6 +422,3 @@ fn remove(connection: &Connection, id: u64) -> Result<i64, StoreError> {
     }
     Ok(bytes)
 }
-
-#[cfg(test)]
-mod tests;

@@ -16,8 +16,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tocsin_model::{exchange::TrackPoint, id::MessageId, time::Timestamp};
 
-use super::{BodyChange, IndexedProperties, TrackedBody};
-use crate::error::StoreError;
+use crate::{
+    error::StoreError,
+    tracking::bodies::{BodyChange, IndexedProperties, TrackedBody},
+};
 
 /// Fast, and sufficient for bodies that are similar.
 const LEVEL: i32 = 1;

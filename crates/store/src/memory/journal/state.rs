@@ -1,6 +1,107 @@
 //! Data of the in-memory journal, and the changes that a step makes.
 
-use super::*;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tocsin_model::{
+    event::EventBatch,
+    id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
+    notification::{NotificationHead, Notifications},
+    receipt::Attempt,
+    time::Timestamp,
+};
+
+use crate::{
+    error::StoreError,
+    journal::{
+        APPLICATION_REMOVED, Activity, Backlog, Claim, Cutoffs, EndedWork, EventBatchState, Firing, FiringStatus,
+        Idempotency, Mark, NewEventBatch, NewFiring, NewNotificationBatch, Progress, Quantum, QuantumInput,
+        ReceiptChunk, RefiredBatch, ReopenedNotifications, Resend, ResendProgress, Retry, RuleStop, ScheduleKey,
+        ScheduleRun, SourceKey, Step, Stream, Suspension, SuspensionFilter, Switch, Totals, WorkItem, WorkState,
+        activity::{BatchProgress, MinuteSums, ProgressUpdate},
+        ended_attempt, split_suspension,
+    },
+};
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) event_batches: BTreeMap<u64, Events>,
+    pub(super) keys: HashMap<[u8; 16], (Idempotency, EventBatchId)>,
+    pub(super) notification_batches: BTreeMap<u64, Batch>,
+    pub(super) work: BTreeMap<u64, Item>,
+    pub(super) suspensions: BTreeMap<u64, Suspension>,
+    pub(super) firings: BTreeMap<u64, (Firing, Option<EventBatchId>)>,
+    pub(super) stops: BTreeMap<(Name, Name), RuleStop>,
+    pub(super) states: BTreeMap<(Name, Box<str>, u64), Bytes>,
+    pub(super) runs: BTreeMap<(Name, ScheduleKey), ScheduleRun>,
+    pub(super) marks: BTreeMap<(SourceKey, Box<str>), Bytes>,
+    /// Resend requests with their keys.
+    pub(super) resends: BTreeMap<u64, (String, Resend)>,
+    pub(super) activity: BTreeMap<(Stream, Timestamp), Activity>,
+    pub(super) quanta: BTreeMap<u64, Quantum>,
+    pub(super) switches: BTreeMap<String, Switch>,
+    pub(super) event_claims: BTreeMap<u64, Lease>,
+    pub(super) work_claims: BTreeMap<u64, Lease>,
+    pub(super) last: Last,
+    pub(super) totals: Totals,
+}
+
+/// Expired batch: its application and class, closing time and number.
+pub(super) type ExpiredBatch = ((Name, Name), Timestamp, u64);
+
+/// Last assigned numbers.
+#[derive(Default)]
+pub(super) struct Last {
+    pub(super) event_batch: u64,
+    pub(super) notification_batch: u64,
+    pub(super) work: u64,
+    pub(super) suspension: u64,
+    pub(super) firing: u64,
+    pub(super) resend: u64,
+    pub(super) quantum: u64,
+    pub(super) token: u64,
+    pub(super) snapshot_sequence: ChangeSequence,
+}
+
+pub(super) struct Events {
+    pub(super) batch: EventBatch,
+    pub(super) state: EventBatchState,
+    /// Open notification batches made from it.
+    pub(super) open: u64,
+    pub(super) closed_at: Option<Timestamp>,
+}
+
+pub(super) struct Batch {
+    pub(super) head: NotificationHead,
+    pub(super) count: u32,
+    pub(super) packed: Bytes,
+    pub(super) events: Vec<EventBatchId>,
+    pub(super) run: Option<EventBatchId>,
+    pub(super) attempts: Vec<Attempt>,
+    pub(super) progress: Progress,
+}
+
+pub(super) struct Item {
+    pub(super) batch: NotificationBatchId,
+    pub(super) application: Name,
+    pub(super) channel: Name,
+    pub(super) ordinals: Option<Vec<u32>>,
+    pub(super) count: u32,
+    pub(super) done: BTreeSet<u32>,
+    pub(super) attempts: u32,
+    pub(super) due_at: Timestamp,
+    pub(super) work_state: WorkState,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Lease {
+    pub(super) token: u64,
+    pub(super) until: Timestamp,
+    pub(super) claimed_at: Timestamp,
+}
 
 impl Batch {
     /// Adds attempts to the progress. Returns whether they close the batch.
@@ -462,4 +563,21 @@ pub(super) fn check(
     what: impl ToString,
 ) -> Result<Lease, StoreError> {
     claims.get(&id).filter(|held| held.token == token).copied().ok_or_else(|| StoreError::Fenced(what.to_string()))
+}
+
+/// Notification batches and event batches past their retention.
+pub(super) fn expired(state: &State, cutoffs: &Cutoffs) -> (Vec<ExpiredBatch>, Vec<ExpiredBatch>) {
+    let mut batches: Vec<ExpiredBatch> = Vec::new();
+    for (id, batch) in &state.notification_batches {
+        let lane = (batch.head.application.clone(), batch.head.class.clone());
+        let before = cutoffs.of_notifications(lane.0.clone(), lane.1.clone());
+        batches.extend(batch.progress.closed_at.filter(|at| *at < before).map(|at| (lane, at, *id)));
+    }
+    let mut events: Vec<ExpiredBatch> = Vec::new();
+    for (id, found) in &state.event_batches {
+        let lane = (found.batch.application.clone(), found.batch.class.clone());
+        let before = cutoffs.of_events(lane.0.clone(), lane.1.clone());
+        events.extend(found.closed_at.filter(|at| *at < before).map(|at| (lane, at, *id)));
+    }
+    (batches, events)
 }

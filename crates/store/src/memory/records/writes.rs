@@ -29,7 +29,7 @@ impl RecordsState {
     ) -> Result<Subscriber, StoreError> {
         let old = self.subscribers.get(&new.id).cloned();
         expect.check(old.as_ref().map(|old| old.revision), || format!("subscriber `{}`", new.id))?;
-        let devices = new.devices.map(BTreeMap::from_iter);
+        let mut devices = new.devices.map(BTreeMap::from_iter);
         let Some(old) = old else {
             let number = SubscriberNumber(self.last_subscriber + 1);
             let names = match self.directory.is_placed(number) {
@@ -56,9 +56,11 @@ impl RecordsState {
             let (before, now) = (Some(&old.profile.attributes), &new.profile.attributes);
             self.check_login(Some(old.number.into()), LoginNames::Attributes { before, now })?;
         }
+        let mut profile = new.profile;
+        new.kept.apply(&mut profile, devices.as_mut(), &old);
         let devices = devices.unwrap_or_else(|| old.devices.clone());
         let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
-        Ok(self.replace_subscriber(old, new.profile, devices, preferences, now))
+        Ok(self.replace_subscriber(old, profile, devices, preferences, now))
     }
 
     pub(super) fn replace_subscriber(
@@ -300,8 +302,7 @@ impl RecordsState {
     ) -> SubscriptionId {
         self.last_subscription += 1;
         let id = SubscriptionId(self.last_subscription);
-        let (mut enabled, mut terms) = (new.enabled, new.terms);
-        snooze(&mut enabled, &mut terms, now);
+        let (enabled, terms) = effective_state(new.enabled, &new.terms, None, now);
         let (added, last) = self.added.entry((new.application.clone(), new.class.clone())).or_insert((0, now));
         (*added, *last) = (*added + 1, now.max(*last));
         let made = Subscription {
@@ -354,8 +355,9 @@ impl RecordsState {
         now: Timestamp,
     ) -> Option<Subscription> {
         let found = self.subscriptions.get_mut(&id)?;
-        let SubscriptionChange { device, mut enabled, values, mut terms } = new;
-        snooze(&mut enabled, &mut terms, now);
+        let SubscriptionChange { device, enabled, values, terms } = new;
+        let stored = StoredState { enabled: found.enabled, snoozed_until: found.terms.snoozed_until };
+        let (enabled, terms) = effective_state(enabled, &terms, Some(stored), now);
         if found.device == device && found.enabled == enabled && found.values == values && found.terms == terms {
             return None;
         }

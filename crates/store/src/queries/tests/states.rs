@@ -1,6 +1,6 @@
 //! Queries that join with values about earlier events.
 
-use tocsin_model::field::Field;
+use tocsin_model::field::{Field, FieldType};
 
 use super::*;
 

@@ -23,7 +23,13 @@ fn changes_are_logged_in_order() {
         let renaming = newest(records);
         let moved = Device { address: "elsewhere@mail.example".into(), ..mailbox("") };
         records
-            .put_device(PutDevice { id: &subscriber_id("p0"), name: &name("a"), device: moved, now: at(3) })
+            .put_device(PutDevice {
+                id: &subscriber_id("p0"),
+                name: &name("a"),
+                device: moved,
+                keeps_state: false,
+                now: at(3),
+            })
             .await
             .expect("stored");
         assert_eq!(newest(records), renaming, "an address does not matter to the index");
@@ -32,7 +38,13 @@ fn changes_are_logged_in_order() {
         records.put_subscriber(off, Precondition::Any, at(4)).await.expect("stored");
         let bounced = Device { state: DeviceState::Bounced, ..mailbox("p1@mail.example") };
         records
-            .put_device(PutDevice { id: &subscriber_id("p1"), name: &name("a"), device: bounced, now: at(4) })
+            .put_device(PutDevice {
+                id: &subscriber_id("p1"),
+                name: &name("a"),
+                device: bounced,
+                keeps_state: false,
+                now: at(4),
+            })
             .await
             .expect("stored");
         records

@@ -86,7 +86,7 @@ async fn random_operation(records: &dyn Records, rng: &mut fastrand::Rng, step: 
         };
         let count = rng.usize(..4);
         let devices = rng.bool().then(|| (0..count).map(|_| (pick(rng, &["a", "b", "c"]), make_device(rng))).collect());
-        NewSubscriber { id: pick_id(rng), profile, devices, preferences: None }
+        NewSubscriber { kept: Default::default(), id: pick_id(rng), profile, devices, preferences: None }
     }
     fn make_terms(rng: &mut fastrand::Rng) -> SubscriptionParams {
         let filter = || Filter { dialect: Dialect::Jmespath, text: "a == `1`".into() };
@@ -104,7 +104,7 @@ async fn random_operation(records: &dyn Records, rng: &mut fastrand::Rng, step: 
             subscriber: pick_id(rng),
             key: rng.bool().then(|| format!("k{}", rng.u32(..3))),
             device: (rng.u32(..3) == 0).then(|| pick(rng, &["a", "b", "c"])),
-            enabled: rng.u32(..4) > 0,
+            enabled: Some(rng.u32(..4) > 0),
             values: format!(r#"{{"n":{}}}"#, rng.u32(..3)).into(),
             terms: make_terms(rng),
         }
@@ -118,11 +118,10 @@ async fn random_operation(records: &dyn Records, rng: &mut fastrand::Rng, step: 
         }
         3 => format!("{:?}", records.remove_subscriber(&pick_id(rng), pick_expect(rng), now).await),
         4 | 5 => {
-            let (id, device) = (pick_id(rng), pick(rng, &["a", "b", "c"]));
-            format!(
-                "{:?}",
-                records.put_device(PutDevice { id: &id, name: &device, device: make_device(rng), now }).await
-            )
+            let (id, name) = (pick_id(rng), pick(rng, &["a", "b", "c"]));
+            let (device, keeps_state) = (make_device(rng), rng.u32(..2) == 0);
+            let put = PutDevice { id: &id, name: &name, device, keeps_state, now };
+            format!("{:?}", records.put_device(put).await)
         }
         6 => {
             let (id, device) = (pick_id(rng), pick(rng, &["a", "b", "c"]));

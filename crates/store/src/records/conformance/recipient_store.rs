@@ -28,6 +28,7 @@ fn cached_recipients_get_their_present_address() {
                 id: &subscriber_id("ann"),
                 name: &name("a"),
                 device: mailbox("ann@new.example"),
+                keeps_state: false,
                 now: at(3),
             })
             .await
@@ -88,7 +89,7 @@ fn the_channel_is_that_of_the_receiving_device() {
             to("ann", Some("c")),
             to("ann", Some("a")),
             to("ann", Some("none")),
-            NewSubscription { enabled: false, ..to("ann", None) },
+            NewSubscription { enabled: Some(false), ..to("ann", None) },
             to("bob", None),
             to("eve", None),
             to("joe", None),

@@ -110,7 +110,7 @@ fn subscriptions_with_the_same_due_times_are_together() {
         // A disabled subscription is not due; its schedule restarts when it is enabled.
         let disabled =
             SubscriptionChange { terms: scheduled("x", "x", Some(FLOATING)).terms, ..change(None, false, "{}") };
-        let enabled = SubscriptionChange { enabled: true, ..disabled.clone() };
+        let enabled = SubscriptionChange { enabled: Some(true), ..disabled.clone() };
         let third = SubscriptionId(ids[2]);
         records
             .update_subscription(UpdateSubscription {

@@ -7,7 +7,13 @@ fn a_subscriber_is_stored_as_expected() {
     check(async |records| {
         let put = async |expect, locale: &str, seconds| {
             let profile = Profile { locale: Some(locale.to_owned()), ..Profile::default() };
-            let new = NewSubscriber { id: subscriber_id("ann"), profile, devices: None, preferences: None };
+            let new = NewSubscriber {
+                kept: Default::default(),
+                id: subscriber_id("ann"),
+                profile,
+                devices: None,
+                preferences: None,
+            };
             records.put_subscriber(new, expect, at(seconds)).await
         };
         assert!(is_missing(put(Precondition::Present, "de", 1).await));
@@ -41,6 +47,7 @@ fn devices_are_added_and_removed() {
                     id: &subscriber_id("bob"),
                     name: &name("home"),
                     device: mailbox("b@x"),
+                    keeps_state: false,
                     now: at(2)
                 })
                 .await
@@ -50,6 +57,7 @@ fn devices_are_added_and_removed() {
                 id: &subscriber_id("ann"),
                 name: &name("home"),
                 device: mailbox("a@x"),
+                keeps_state: false,
                 now: at(2),
             })
             .await
@@ -66,8 +74,54 @@ fn devices_are_added_and_removed() {
         assert_eq!(kept.devices.len(), 1);
         let replaced = records.put_subscriber(person("ann", &["a=sms", "b=sms"]), Precondition::Any, at(5)).await;
         assert_eq!(replaced.expect("stored").devices.keys().map(Name::as_str).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(records.has_subscriber(kept.number).await.expect("read"));
         records.remove_subscriber(&subscriber_id("ann"), Precondition::Any, at(6)).await.expect("removed");
         assert_eq!(records.counts(), RecordCounts::default());
+        assert!(!records.has_subscriber(kept.number).await.expect("read"));
+    });
+}
+
+#[test]
+fn b5_a_write_without_a_state_keeps_that_of_the_subscriber_and_its_devices() {
+    check(async |records| {
+        let silent = |address: &str| {
+            let kept = KeptState { enabled: true, devices: [name("work"), name("home")].into() };
+            let devices = vec![(name("work"), mailbox(address)), (name("home"), mailbox("a@x"))];
+            NewSubscriber { kept, devices: Some(devices), ..person("ann", &[]) }
+        };
+        let state = |stored: tocsin_model::subscriber::Subscriber| {
+            (stored.profile.enabled, stored.devices[&name("work")].state)
+        };
+        let made = records.put_subscriber(silent("w@x"), Precondition::Any, at(1)).await.expect("stored");
+        let number = made.number;
+        assert_eq!(state(made), (true, DeviceState::Active));
+        let mut off = person("ann", &[]);
+        off.profile.enabled = false;
+        off.devices = Some(vec![(name("work"), Device { state: DeviceState::Bounced, ..mailbox("w@x") })]);
+        records.put_subscriber(off, Precondition::Any, at(2)).await.expect("stored");
+        let put = records.put_subscriber(silent("w@x"), Precondition::Any, at(3)).await.expect("stored");
+        assert_eq!(put.devices[&name("home")].state, DeviceState::Active, "it is new");
+        assert_eq!(state(put), (false, DeviceState::Bounced));
+        let written = records.put_subscribers(vec![silent("w@x")], at(4)).await.expect("stored").pop();
+        assert_eq!(written.expect("one").expect("stored"), number);
+        let read = records.subscriber(&subscriber_id("ann")).await.expect("read").expect("there");
+        assert_eq!((read.revision, state(read)), (3, (false, DeviceState::Bounced)), "nothing changed");
+        let moved = records.put_subscriber(silent("other@x"), Precondition::Any, at(5)).await.expect("stored");
+        assert_eq!(state(moved), (false, DeviceState::Active), "a state belongs to an address");
+
+        // A device alone: decided in the commit, for a bounce may be stored after the caller read the device.
+        let (id, work) = (subscriber_id("ann"), name("work"));
+        let put = async |address: &str, state, keeps_state, seconds| {
+            let device = Device { state, ..mailbox(address) };
+            let put = PutDevice { id: &id, name: &work, device, keeps_state, now: at(seconds) };
+            records.put_device(put).await.expect("stored").devices[&name("work")].clone()
+        };
+        put("other@x", DeviceState::Bounced, false, 6).await;
+        let spelled = put("other@X", DeviceState::Active, true, 7).await;
+        assert_eq!(spelled, Device { state: DeviceState::Bounced, ..mailbox("other@X") });
+        assert_eq!(put("other@X", DeviceState::Active, false, 8).await.state, DeviceState::Active, "it is given");
+        put("other@X", DeviceState::Bounced, false, 9).await;
+        assert_eq!(put("third@x", DeviceState::Active, true, 10).await.state, DeviceState::Active);
     });
 }
 
@@ -88,6 +142,7 @@ fn preferences_stay_until_others_are_given() {
                 id: &subscriber_id("ann"),
                 name: &name("home"),
                 device: mailbox("a@x"),
+                keeps_state: false,
                 now: at(3),
             })
             .await
@@ -191,6 +246,7 @@ fn any_text_is_stored_unchanged() {
         let (locale, time_zone) = (Some(text.to_owned()), Some(text.to_owned()));
         let profile = Profile { locale, time_zone, attributes, ..Profile::default() };
         NewSubscriber {
+            kept: Default::default(),
             id: id_like(text, n),
             profile,
             devices: Some(vec![(name("a"), mailbox(text))]),
@@ -261,6 +317,7 @@ fn a_subscriber_is_merged_into_another() {
         let device =
             |address: &str| Device { channel: name("mail"), address: address.into(), state: DeviceState::Active };
         let anonymous = NewSubscriber {
+            kept: Default::default(),
             id: subscriber_id("anon"),
             profile: Profile {
                 locale: Some("de".into()),
@@ -271,6 +328,7 @@ fn a_subscriber_is_merged_into_another() {
             preferences: None,
         };
         let ann = NewSubscriber {
+            kept: Default::default(),
             id: subscriber_id("ann"),
             profile: Profile {
                 attributes: BTreeMap::from([("age".into(), Value::Integer(7))]),

@@ -9,7 +9,7 @@ fn a_key_finds_its_subscription_again() {
         records.put_subscriber(person("bob", &[]), Precondition::Any, at(1)).await.expect("stored");
         let first = records.put_subscription(interest("ann", Some("home")), at(2)).await.expect("stored");
         let changed = NewSubscription {
-            enabled: false,
+            enabled: Some(false),
             values: "{}".into(),
             device: Some(name("work")),
             ..interest("ann", Some("home"))
@@ -47,7 +47,7 @@ fn snoozed_subscriptions_wake_on_time() {
         assert_eq!((made.enabled, made.terms.snoozed_until), (false, Some(at(9))));
         // A time in the past is ignored, and so is any time for a disabled subscription.
         let past = records.put_subscription(snoozed(2), at(2)).await.expect("stored");
-        let disabled = NewSubscription { enabled: false, ..snoozed(9) };
+        let disabled = NewSubscription { enabled: Some(false), ..snoozed(9) };
         let disabled = records.put_subscription(disabled, at(2)).await.expect("stored");
         let shown = [past, disabled].map(|stored| (stored.enabled, stored.terms.snoozed_until));
         assert_eq!(shown, [(true, None), (false, None)]);
@@ -59,6 +59,43 @@ fn snoozed_subscriptions_wake_on_time() {
         assert_eq!((woken.revision, woken.updated_at), (2, at(9)));
         assert_eq!(news(records, before).await, ["s-1 to s-1"]);
         assert_eq!(records.wake_subscriptions(at(9), 9).await.expect("none"), 0);
+    });
+}
+
+#[test]
+fn b5_a_write_without_a_state_keeps_the_stored_one() {
+    check(async |records| {
+        records.put_subscriber(person("ann", &[]), Precondition::Any, at(1)).await.expect("stored");
+        let silent =
+            |values: &str| NewSubscription { enabled: None, values: values.into(), ..interest("ann", Some("home")) };
+        let state = |stored: Subscription| (stored.enabled, stored.terms.snoozed_until, stored.values.to_string());
+        let made = records.put_subscription(silent("{}"), at(2)).await.expect("stored");
+        let id = made.id;
+        assert_eq!(state(made), (true, None, "{}".to_owned()), "a new subscription is enabled");
+        // One that its recipient ended.
+        let end =
+            UpdateSubscription { id, change: change(None, false, "{}"), expect: Precondition::Present, now: at(3) };
+        records.update_subscription(end).await.expect("ended");
+        let put = records.put_subscription(silent(r#"{"magnitude":1}"#), at(4)).await.expect("stored");
+        assert_eq!(state(put), (false, None, r#"{"magnitude":1}"#.to_owned()));
+        let twice = vec![silent(r#"{"magnitude":2}"#), silent(r#"{"magnitude":3}"#)];
+        records.put_subscriptions(twice, at(5)).await.expect("stored");
+        let read = records.subscription(id).await.expect("read").expect("there");
+        assert_eq!(state(read), (false, None, r#"{"magnitude":3}"#.to_owned()));
+        // A snooze has no effect on a disabled subscription; an enabled one keeps its snooze until its end.
+        let terms = |until| SubscriptionParams { snoozed_until: Some(at(until)), ..SubscriptionParams::default() };
+        let put = records.put_subscription(NewSubscription { terms: terms(9), ..silent("{}") }, at(6)).await;
+        assert_eq!(state(put.expect("stored")), (false, None, "{}".to_owned()));
+        let snoozed = NewSubscription { enabled: Some(true), terms: terms(9), ..silent("{}") };
+        records.put_subscription(snoozed, at(6)).await.expect("stored");
+        let change = SubscriptionChange { enabled: None, ..change(None, true, "{}") };
+        let update = UpdateSubscription { id, change, expect: Precondition::Present, now: at(7) };
+        let kept = records.update_subscription(update).await.expect("stored");
+        assert_eq!(state(kept), (false, Some(at(9)), "{}".to_owned()));
+        let later = records.put_subscription(NewSubscription { terms: terms(20), ..silent("{}") }, at(8)).await;
+        assert_eq!(state(later.expect("stored")), (false, Some(at(20)), "{}".to_owned()));
+        let woken = records.put_subscription(NewSubscription { terms: terms(0), ..silent("{}") }, at(8)).await;
+        assert_eq!(state(woken.expect("stored")), (true, None, "{}".to_owned()), "a time in the past ends it");
     });
 }
 
@@ -120,7 +157,7 @@ fn pages_are_consistent_under_writes() {
         records.put_subscribers(people, at(1)).await.expect("stored");
         let lines = (0..10).map(|n| {
             let class = name(["near", "far", "deep"][n % 3]);
-            NewSubscription { class, enabled: n != 4, ..interest(&format!("p{n}"), Some("k")) }
+            NewSubscription { class, enabled: Some(n != 4), ..interest(&format!("p{n}"), Some("k")) }
         });
         records.put_subscriptions(lines.collect(), at(1)).await.expect("stored");
         let pages = async |filter: SubscriptionFilter| {

@@ -4,13 +4,11 @@
 use rusqlite::Connection;
 use tocsin_model::{collection::Stamp, field::Damaged};
 
-use super::{
-    super::records::{query_all, query_one},
-    row_transaction::unpacked,
-};
+use super::row_transaction::unpacked;
 use crate::{
     collections::{BlockRequest, CollectionNumber, GenerationMove, KeyNumber, MoveStage, ReplicaBlock, ReplicaCursor},
     error::StoreError,
+    sqlite::statements::{query_all, query_one},
 };
 
 /// A row that belongs or belonged to a key.

@@ -6,15 +6,13 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{
-    super::records::{execute, query_all, query_one},
-    row_transaction::{RowTransaction, packed, unpacked},
-};
+use super::row_transaction::{RowTransaction, packed, unpacked};
 use crate::{
     collections::{
         DEVICES_MAX, DeviceNumber, DeviceState, GENERATIONS_KEPT, KeyNumber, PastSession, ReplicaDevice, SessionCounts,
     },
     error::StoreError,
+    sqlite::statements::{self, execute, query_all, query_one},
 };
 
 const DEVICE: &str = "number, id, application, subscriber, subscriber_number, name, collections, may_write, hash, created_at, \
@@ -149,9 +147,8 @@ pub(super) fn sessions(
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<ReplicaDevice> {
-    let name = |text: String, column| {
-        text.parse::<Name>().map_err(|error| super::super::records::conversion_failed(column, error))
-    };
+    let name =
+        |text: String, column| text.parse::<Name>().map_err(|error| statements::conversion_failed(column, error));
     let collections: Option<String> = row.get(6)?;
     let subscriber: String = row.get(3)?;
     let time = |column| row.get::<_, Option<i64>>(column).map(|at| at.map(Timestamp));
@@ -159,14 +156,14 @@ fn read(row: &Row<'_>) -> rusqlite::Result<ReplicaDevice> {
         number: row.get(0)?,
         id: row.get::<_, String>(1)?.into(),
         application: name(row.get(2)?, 2)?,
-        subscriber: subscriber.parse().map_err(|error| super::super::records::conversion_failed(3, error))?,
+        subscriber: subscriber.parse().map_err(|error| statements::conversion_failed(3, error))?,
         subscriber_number: SubscriberNumber(row.get(4)?),
         name: row.get(5)?,
         // Without a list the device may use all collections, so an unreadable list is an error.
         collections: collections
             .map(|text| serde_json::from_str(&text))
             .transpose()
-            .map_err(|error| super::super::records::conversion_failed(6, error))?,
+            .map_err(|error| statements::conversion_failed(6, error))?,
         may_write: row.get(7)?,
         hash: row.get(8)?,
         created_at: Timestamp(row.get(9)?),

@@ -3,13 +3,11 @@
 use rusqlite::Connection;
 use tocsin_model::{collection::Stamp, id::Name};
 
-use super::{
-    super::records::{execute, query_all, query_one},
-    RowTransaction,
-};
+use super::RowTransaction;
 use crate::{
     collections::{RAISED_MAX, RaisedEvent},
     error::StoreError,
+    sqlite::statements::{execute, query_all, query_one},
 };
 
 impl RowTransaction<'_> {

@@ -3,13 +3,13 @@
 use rusqlite::{Connection, Row};
 use tocsin_model::{collection::Stamp, id::Name, time::Timestamp};
 
-use super::super::records::{execute, query_all, query_one};
 use crate::{
     collections::{
         AuthorNumber, BATCHES_KEPT, BATCHES_OF_DEVICE_MAX, CollectionNumber, Conflict, DeviceNumber, EditBatch,
         FIRST_COPY_AUTHOR, KeyNumber, RowWrite, StoredRow,
     },
     error::StoreError,
+    sqlite::statements::{execute, query_all, query_one},
 };
 
 /// A write transaction on the rows. The changes of a job are one commit.

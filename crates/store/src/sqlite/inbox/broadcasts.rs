@@ -7,31 +7,17 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{InboxTransaction, body, items};
 use crate::{
     error::StoreError,
-    inbox::{
-        BROADCASTS_MAX, Broadcast, BroadcastHead, NewBroadcast, TOMBSTONES_KEPT, no_broadcast, too_many_broadcasts,
+    inbox::{BROADCASTS_MAX, Broadcast, NewBroadcast, TOMBSTONES_KEPT, no_broadcast, too_many_broadcasts},
+    sqlite::{
+        inbox::{
+            contents,
+            transaction::{InboxTransaction, body, name},
+        },
+        statements::{execute, query_all, query_one},
     },
-    sqlite::records::{execute, query_all, query_one},
 };
-
-/// The fields that determine the audience of each broadcast.
-pub(super) fn heads(connection: &Connection) -> Result<Vec<BroadcastHead>, StoreError> {
-    let sql = "SELECT number, audience, expires_at, withdrawn_at FROM broadcasts WHERE gone = 0 ORDER BY number";
-    let rows = query_all(connection, sql, (), |row| {
-        Ok((row.get(0)?, row.get::<_, Option<String>>(1)?, row.get(2)?, row.get::<_, Option<i64>>(3)?))
-    })?;
-    let head = |(id, audience, expires_at, withdrawn_at): (u64, Option<String>, i64, Option<i64>)| {
-        let (id, expires_at, withdrawn) = (BroadcastId(id), Timestamp(expires_at), withdrawn_at.is_some());
-        Ok(BroadcastHead { id, audience: audience.as_deref().map(name).transpose()?, expires_at, withdrawn })
-    };
-    rows.into_iter().map(head).collect()
-}
-
-fn name(text: &str) -> Result<Name, StoreError> {
-    text.parse().map_err(|error: tocsin_model::id::IdError| StoreError::Damaged(error.to_string()))
-}
 
 struct Row {
     broadcast: Broadcast,
@@ -78,8 +64,8 @@ pub(super) fn put(
             if is_same {
                 return Ok((broadcast, false));
             }
-            let new_content = items::add_content(tx, &new.content)?;
-            items::remove_reference(tx, content)?;
+            let new_content = contents::add_content(tx, &new.content)?;
+            contents::remove_reference(tx, content)?;
             let changed = tx.next();
             let sql =
                 "UPDATE broadcasts SET audience = ?2, content = ?3, expires_at = ?4, changed = ?5 WHERE number = ?1";
@@ -99,7 +85,7 @@ pub(super) fn put(
     if count >= BROADCASTS_MAX {
         return Err(too_many_broadcasts());
     }
-    let new_content = items::add_content(tx, &new.content)?;
+    let new_content = contents::add_content(tx, &new.content)?;
     let number = tx.next();
     execute(
         tx.connection,
@@ -224,7 +210,7 @@ pub(super) fn expire(tx: &mut InboxTransaction<'_>, now: Timestamp, limit: usize
             return Ok((removed, true));
         }
         execute(tx.connection, "DELETE FROM broadcasts WHERE number = ?1", [number])?;
-        items::remove_reference(tx, content)?;
+        contents::remove_reference(tx, content)?;
         removed += 1;
     }
     Ok((removed, false))

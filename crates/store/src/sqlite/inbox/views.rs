@@ -12,12 +12,13 @@ use tocsin_model::{
 use crate::{
     error::StoreError,
     inbox::{FeedChange, FeedChanges, FeedFilter, FeedReader, no_changes_after},
-    sqlite::records::{query_all, query_one},
+    sqlite::statements::{query_all, query_one},
 };
 
 const ITEM: &str =
     "i.number, i.changed, i.created_at, i.expires_at, i.read_at, i.archived_at, c.number, c.body, i.batch,
     i.ordinal FROM items i JOIN contents c ON c.number = i.content";
+
 /// Broadcasts whose numbers are in the JSON list of the first parameter, with the state for the subscriber in the
 /// second.
 const BROADCAST: &str =

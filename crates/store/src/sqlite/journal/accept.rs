@@ -10,35 +10,21 @@ use tocsin_model::{
 };
 use tokio::sync::oneshot;
 
-use super::{
-    JournalContext,
-    activity::{self, StreamKey},
-    checkpoints,
-    counters::{CounterValues, Last},
-    packing::{Body, pack_body},
-};
 use crate::{
     error::StoreError,
-    journal::{EventAcceptance, Idempotency, Mark, NewEventBatch, activity::MinuteSums},
-    sqlite::writer::{AfterCommit, Database, WAITING_WRITES_MAX, store_error},
+    journal::{EventAcceptance, Idempotency, NewEventBatch, activity::MinuteSums},
+    sqlite::{
+        journal::{
+            activity::{self, StreamKey},
+            checkpoints,
+            context::JournalContext,
+            counters::{CounterValues, Last},
+            packing::pack_body,
+            submission_queue::{Answer, NewRow},
+        },
+        writer::{AfterCommit, Database, store_error},
+    },
 };
-
-/// Submission, prepared as a table row.
-pub struct NewRow {
-    application: i64,
-    version: u32,
-    class: i64,
-    source: i64,
-    received_at: Timestamp,
-    accepted_at: Timestamp,
-    snapshot_sequence: ChangeSequence,
-    events: u32,
-    body: Body,
-    /// Packed trace contexts; empty if there are none.
-    traces: Vec<u8>,
-    idempotency: Option<Idempotency>,
-    marks: Vec<Mark>,
-}
 
 /// Stores a submission. Submissions that arrive during a commit share the next one.
 pub async fn accept(
@@ -74,34 +60,11 @@ pub async fn row(database: &Database, shared: &JournalContext, new: NewEventBatc
         snapshot_sequence: new.snapshot_sequence,
         events,
         traces: new.events.traces().pack(),
-        body: super::off_the_runtime(new.events.bytes().len(), move || pack_body(new.events.bytes().clone())).await?,
+        body: super::context::off_the_runtime(new.events.bytes().len(), move || pack_body(new.events.bytes().clone()))
+            .await?,
         idempotency: new.idempotency,
         marks: new.marks,
     })
-}
-
-/// Submissions waiting for the writer (group commit). Those that queue during a commit are stored by one job, which
-/// updates the counters once.
-#[derive(Default)]
-pub struct SubmissionQueue(Mutex<Vec<QueuedSubmission>>);
-
-type QueuedSubmission = (NewRow, Answer);
-type Answer = oneshot::Sender<Result<EventAcceptance, StoreError>>;
-
-impl SubmissionQueue {
-    /// Queues a submission. Returns whether it is the first, so the caller must submit the writer job.
-    fn join(&self, row: NewRow, answer: Answer) -> Result<bool, StoreError> {
-        let mut waiting = self.0.lock();
-        if waiting.len() >= WAITING_WRITES_MAX {
-            return Err(StoreError::Full(format!("{WAITING_WRITES_MAX} submissions are already waiting")));
-        }
-        waiting.push((row, answer));
-        Ok(waiting.len() == 1)
-    }
-
-    fn take(&self) -> (Vec<NewRow>, Vec<Answer>) {
-        std::mem::take(&mut *self.0.lock()).into_iter().unzip()
-    }
 }
 
 /// Submits a writer job that stores all submissions queued by the time it runs.

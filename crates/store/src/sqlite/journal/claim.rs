@@ -10,7 +10,6 @@ use tocsin_model::{
 };
 
 use super::{
-    JournalContext,
     leases::LeaseTable,
     packing::unpack_ordinals,
     views::{self, find_event_batch},
@@ -21,7 +20,7 @@ use crate::{
         Claim, ClaimedEvents, WorkItem, WorkState,
         work_state::{priority_number, priority_of},
     },
-    sqlite::writer::store_error,
+    sqlite::{journal::context::JournalContext, writer::store_error},
 };
 
 /// Claimed event batches, and unreadable ones with the reason.

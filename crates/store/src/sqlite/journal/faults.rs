@@ -7,11 +7,14 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 use tocsin_model::id::EventBatchId;
 
-use super::{JournalContext, counters::Last};
+use super::counters::Last;
 use crate::{
     error::StoreError,
     journal::EventAcceptance,
-    sqlite::writer::{AfterCommit, Database},
+    sqlite::{
+        journal::context::JournalContext,
+        writer::{AfterCommit, Database},
+    },
 };
 
 /// Number of submissions acknowledged before the first of them is stored, from `TOCSIN_FAULT_EARLY_ANSWERS`; 0

@@ -7,11 +7,14 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{JournalContext, claim::find_item, counters::oldest_event, step::RowWriter, suspensions, views::collect};
+use super::{claim::find_item, counters::oldest_event, suspensions, views::collect};
 use crate::{
     error::StoreError,
     journal::{APPLICATION_REMOVED, EndedWork, SuspensionFilter, ended_attempt},
-    sqlite::writer::{AfterCommit, store_error},
+    sqlite::{
+        journal::{context::JournalContext, row_writer::RowWriter},
+        writer::{AfterCommit, store_error},
+    },
 };
 
 /// Maximum number of work items, of suspensions and of event batches per commit.

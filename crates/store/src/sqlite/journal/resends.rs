@@ -4,9 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use tocsin_model::{id::NotificationBatchId, time::Timestamp};
 
 use super::{
-    JournalContext,
     packing::{pack_ordinals, unpack_numbers},
-    step::RowWriter,
     suspensions,
     views::collect,
 };
@@ -15,7 +13,10 @@ use crate::{
     journal::{
         NewResend, ReopenedNotifications, Resend, ResendProgress, StoredSuspension, SuspensionFilter, split_suspension,
     },
-    sqlite::writer::store_error,
+    sqlite::{
+        journal::{context::JournalContext, row_writer::RowWriter},
+        writer::store_error,
+    },
 };
 
 const COLUMNS: &str = "id, request, \"by\", asked_at, reached, last, notifications, done_at";

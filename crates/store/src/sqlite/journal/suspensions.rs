@@ -7,9 +7,7 @@ use tocsin_model::{
 };
 
 use super::{
-    JournalContext,
     packing::{pack_ordinals, unpack_ordinals},
-    step::RowWriter,
     views::collect,
 };
 use crate::{
@@ -19,7 +17,10 @@ use crate::{
         ENDED_BY_OPERATOR, Resolution, StoredSuspension, Suspension, SuspensionFilter, WorkState, ended_attempt,
         split_suspension, work_state::priority_of,
     },
-    sqlite::writer::{AfterCommit, store_error},
+    sqlite::{
+        journal::{context::JournalContext, row_writer::RowWriter},
+        writer::{AfterCommit, store_error},
+    },
 };
 
 /// Maximum number of suspensions per commit.

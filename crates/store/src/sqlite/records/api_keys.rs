@@ -3,8 +3,12 @@
 use rusqlite::Connection;
 use tocsin_model::time::Timestamp;
 
-use super::{execute, json, json_at, query_all, transaction::RecordsTransaction};
-use crate::{error::StoreError, records::ApiKey};
+use super::transaction::RecordsTransaction;
+use crate::{
+    error::StoreError,
+    records::{ApiKey, REMOVED_API_KEYS_MAX},
+    sqlite::statements::{execute, json, json_at, query_all, signed},
+};
 
 pub(super) fn put(tx: &mut RecordsTransaction<'_>, key: &ApiKey) -> Result<(), StoreError> {
     let added = execute(
@@ -53,14 +57,21 @@ pub(super) fn removed(connection: &Connection) -> Result<Vec<(String, String)>, 
 }
 
 pub(super) fn remove(tx: &mut RecordsTransaction<'_>, id: &str) -> Result<(), StoreError> {
+    tx.api_keys_changed()?;
     execute(
         tx.connection,
-        "INSERT INTO removed_api_keys (id, description) SELECT id, description FROM api_keys WHERE id = ?1
-            ON CONFLICT (id) DO UPDATE SET description = excluded.description",
-        [id],
+        "INSERT INTO removed_api_keys (id, description, sequence) SELECT id, description, ?2 FROM api_keys WHERE id = ?1
+            ON CONFLICT (id) DO UPDATE SET description = excluded.description, sequence = excluded.sequence",
+        (id, signed(tx.change)),
     )?;
     if execute(tx.connection, "DELETE FROM api_keys WHERE id = ?1", [id])? == 0 {
         return Err(StoreError::Missing(format!("API key `{id}`")));
     }
-    tx.api_keys_changed()
+    execute(
+        tx.connection,
+        "DELETE FROM removed_api_keys WHERE id NOT IN
+            (SELECT id FROM removed_api_keys ORDER BY sequence DESC, id LIMIT ?1)",
+        [signed(REMOVED_API_KEYS_MAX as u64)],
+    )
+    .map(drop)
 }

@@ -2,8 +2,14 @@
 
 use rusqlite::Connection;
 
-use super::{execute, query_all, query_one};
-use crate::{error::StoreError, keyring::Keyring, sqlite::writer::store_error};
+use crate::{
+    error::StoreError,
+    keyring::Keyring,
+    sqlite::{
+        statements::{execute, query_all, query_one},
+        writer::store_error,
+    },
+};
 
 /// Secret of the installation: created if there is none, and sealed if there are keys.
 pub(super) fn installation(connection: &Connection, keys: &Keyring, fresh: [u8; 32]) -> Result<[u8; 32], StoreError> {

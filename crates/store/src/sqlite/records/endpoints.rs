@@ -3,10 +3,10 @@
 use rusqlite::{Connection, Row};
 use tocsin_model::{id::SubscriberId, time::Timestamp};
 
-use super::{conversion_failed, execute, name_at, number_at, query_all, signed};
 use crate::{
     error::StoreError,
     records::{EndpointKey, FailingEndpoint, MergedSubscriber},
+    sqlite::statements::{conversion_failed, execute, name_at, number_at, query_all, signed},
 };
 
 pub(super) fn put(connection: &Connection, endpoints: &[FailingEndpoint]) -> Result<(), StoreError> {

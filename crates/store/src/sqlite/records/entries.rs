@@ -6,60 +6,29 @@ use std::{
     sync::Arc,
 };
 
-use async_trait::async_trait;
 use rusqlite::{Connection, Row};
-use tocsin_model::{
-    id::{SubscriberId, SubscriberNumber},
-    subscriber::Subscriber,
-    time::Timestamp,
-    value::Value,
-};
+use tocsin_model::{id::SubscriberId, subscriber::Subscriber, time::Timestamp, value::Value};
 
-use super::{
-    SqliteRecords, execute, json, json_at, number_at, prepared, query_all, query_one, signed, store_error, subscribers,
-    transaction::RecordsTransaction,
-};
 use crate::{
     entries::{
-        DiskCheck, ENTRY_CHANGES_KEPT, Entries, EntryChange, EntryFeed, EntryKey, EntryNode, EntryNumber, EntryReadJob,
-        EntryReader, EntryState, EntryWatcher, EntryWriteJob, EntryWriter, IndexDiff, LoginNames, Object, Placement,
-        PreparedAdd, PreparedModify, ROW_ATTRIBUTES, RowChange, StoredObject,
+        EntryChange, EntryFeed, EntryKey, EntryNode, EntryNumber, EntryReader, EntryState, EntryWriter, LoginNames,
+        Object, Placement, ROW_ATTRIBUTES, RowChange, StoredObject,
     },
     error::StoreError,
     records::{NewSubscriber, Precondition},
+    sqlite::{
+        records::{
+            entry_changes::{change, check_login, holder, index_diff, invalidate_indexes, put_credential, put_key},
+            entry_log::start_new_log,
+            subscriber_rows, subscribers,
+            transaction::RecordsTransaction,
+        },
+        statements::{execute, json, json_at, number_at, query_all, query_one, signed},
+        writer::store_error,
+    },
 };
 
-#[async_trait]
-impl Entries for SqliteRecords {
-    fn watch(&self, watcher: Arc<dyn EntryWatcher>) {
-        let _ = self.published.watcher.set(watcher);
-    }
-
-    async fn read(&self, job: EntryReadJob) -> Result<(), StoreError> {
-        self.database.read(move |connection| job(connection)).await
-    }
-
-    async fn change(&self, room: DiskCheck, job: EntryWriteJob) -> Result<(), StoreError> {
-        let job = move |tx: &mut RecordsTransaction<'_>| job(&mut Writer(tx));
-        match room {
-            DiskCheck::Required => self.change_if_space(job).await,
-            DiskCheck::Skipped => SqliteRecords::change(self, job).await,
-        }
-    }
-
-    async fn modify_prepared(&self, retouch: PreparedModify) -> Result<bool, StoreError> {
-        self.write_prepared(prepared::PreparedChange::of_modify(retouch)).await
-    }
-
-    async fn add_prepared(&self, arrival: PreparedAdd) -> Result<bool, StoreError> {
-        self.write_prepared(prepared::PreparedChange::of_add(arrival)).await
-    }
-}
-
-/// Number of logged changes removed per trim.
-const TRIMMED_CHANGES: u64 = 1_024;
-
-struct Writer<'a, 'b>(&'a mut RecordsTransaction<'b>);
+pub(crate) struct Writer<'a, 'b>(pub(super) &'a mut RecordsTransaction<'b>);
 
 const OBJECT: &str = "SELECT number, parent, rdn, rdn_key, attributes, created_at, updated_at, revision FROM entries";
 
@@ -82,7 +51,7 @@ fn object_of(row: &Row<'_>) -> rusqlite::Result<StoredObject> {
 fn subscriber_sql(condition: &str) -> String {
     format!(
         "SELECT {}, s.parent, s.rdn, s.rdn_key, s.classes FROM subscribers s WHERE {condition}",
-        subscribers::COLUMNS
+        subscriber_rows::COLUMNS
     )
 }
 
@@ -97,7 +66,7 @@ fn placed_of(row: &Row<'_>) -> rusqlite::Result<(Subscriber, Option<Placement>)>
         }),
         None => None,
     };
-    Ok((subscribers::subscriber_of(row)?, placement))
+    Ok((subscriber_rows::subscriber_of(row)?, placement))
 }
 
 fn with_devices(
@@ -105,7 +74,7 @@ fn with_devices(
     found: Option<(Subscriber, Option<Placement>)>,
 ) -> Result<Option<EntryNode>, StoreError> {
     let Some((mut subscriber, placement)) = found else { return Ok(None) };
-    subscriber.devices = subscribers::devices(connection, subscriber.number.0)?;
+    subscriber.devices = subscriber_rows::devices(connection, subscriber.number.0)?;
     Ok(Some(EntryNode::Subscriber(Box::new(subscriber), placement)))
 }
 
@@ -564,210 +533,4 @@ impl EntryWriter for Writer<'_, '_> {
         self.0.indexed = !indexes.is_empty();
         Ok(())
     }
-}
-
-/// Key of a credential's owner. Negated, so that new subscribers are appended at the end.
-pub(super) fn holder(number: EntryNumber) -> i64 {
-    -number.0
-}
-
-/// Stores or removes a credential.
-pub(super) fn put_credential(
-    tx: &mut RecordsTransaction<'_>,
-    number: EntryNumber,
-    credential: Option<&str>,
-) -> Result<(), StoreError> {
-    tx.credentials_touched.push(number);
-    let stored = match credential {
-        Some(credential) => execute(
-            tx.connection,
-            "INSERT INTO credentials (holder, credential) VALUES (?1, ?2)
-                ON CONFLICT DO UPDATE SET credential = excluded.credential",
-            (holder(number), credential),
-        ),
-        None => execute(tx.connection, "DELETE FROM credentials WHERE holder = ?1", [holder(number)]),
-    };
-    stored.map(|_| ())
-}
-
-fn put_key(connection: &Connection, key: &EntryKey, entry: EntryNumber) -> Result<(), StoreError> {
-    let sql = "INSERT INTO entry_keys (name, key, entry) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
-    execute(connection, sql, (&*key.index, &*key.key, entry.0)).map(|_| ())
-}
-
-/// Updates the index keys of an entry, and records the change for the watcher.
-fn change(tx: &mut RecordsTransaction<'_>, old: Option<&EntryNode>, now: Option<EntryNode>) -> Result<(), StoreError> {
-    let Some(watcher) = tx.watcher.clone() else { return invalidate_indexes(tx) };
-    let Some(IndexDiff { gone, made, change }) = IndexDiff::of(&*watcher, old, now) else { return Ok(()) };
-    let append_change_log = old
-        .filter(|_| change.renamed || matches!(change.now, EntryState::Gone))
-        .map(|old| (old, change.now.node().cloned()));
-    index_diff(tx, &gone, &made, change)?;
-    match append_change_log {
-        Some((old, now)) => watcher.update_references(&mut Writer(tx), old, now.as_ref()),
-        None => Ok(()),
-    }
-}
-
-/// Returns an error if another entry has one of the login names.
-pub(super) fn check_login(
-    tx: &RecordsTransaction<'_>,
-    entry: Option<EntryNumber>,
-    names: LoginNames<'_>,
-) -> Result<(), StoreError> {
-    let Some(watcher) = &tx.watcher else { return Ok(()) };
-    match watcher.find_login_conflict(tx.connection, entry, names)? {
-        Some(name) => Err(StoreError::Taken(format!("another entry with the login name `{name}`"))),
-        None => Ok(()),
-    }
-}
-
-/// Whether a prepared change may add a login name that another entry has.
-pub(super) fn may_conflict(
-    tx: &RecordsTransaction<'_>,
-    entry: Option<EntryNumber>,
-    made: &[EntryKey],
-) -> Result<bool, StoreError> {
-    match &tx.watcher {
-        Some(watcher) => watcher.may_conflict(tx.connection, entry, made),
-        None => Ok(false),
-    }
-}
-
-/// Writes the difference of an entry's index keys, and records the change for the watcher.
-pub(super) fn index_diff(
-    tx: &mut RecordsTransaction<'_>,
-    gone: &[EntryKey],
-    made: &[EntryKey],
-    change: EntryChange,
-) -> Result<(), StoreError> {
-    for key in gone {
-        let sql = "DELETE FROM entry_keys WHERE name = ?1 AND key = ?2 AND entry = ?3";
-        execute(tx.connection, sql, (&*key.index, &*key.key, change.number.0))?;
-    }
-    for key in made {
-        put_key(tx.connection, key, change.number)?;
-    }
-    tx.entry_changes.push(change);
-    Ok(())
-}
-
-/// Appends a commit's changes to the entry change log by one statement. Old changes are trimmed in steps.
-pub(super) fn append_change_log(connection: &Connection, changes: &[EntryChange]) -> Result<(), StoreError> {
-    if changes.is_empty() {
-        return Ok(());
-    }
-    let numbers: Vec<i64> = changes.iter().map(|change| change.number.0).collect();
-    let sql = "INSERT INTO entry_changes (entry) SELECT value FROM json_each(?1) ORDER BY key";
-    execute(connection, sql, [json(&numbers)])?;
-    let place = connection.last_insert_rowid().unsigned_abs();
-    let before = place.saturating_sub(numbers.len() as u64);
-    if place / TRIMMED_CHANGES > before / TRIMMED_CHANGES && place > ENTRY_CHANGES_KEPT {
-        execute(connection, "DELETE FROM entry_changes WHERE place <= ?1", [signed(place - ENTRY_CHANGES_KEPT)])?;
-    }
-    Ok(())
-}
-
-/// Skips a sequence, so that no reader can continue from the last change.
-fn start_new_log(connection: &Connection) -> Result<(), StoreError> {
-    let sql = "INSERT INTO entry_changes (place, entry) SELECT coalesce(max(place), 0) + 2, 0 FROM entry_changes";
-    execute(connection, sql, ())?;
-    execute(connection, "DELETE FROM entry_changes WHERE place < ?1", [connection.last_insert_rowid()]).map(|_| ())
-}
-
-/// Without a watcher the keys are unknown, so the indexes are no longer complete.
-fn invalidate_indexes(tx: &mut RecordsTransaction<'_>) -> Result<(), StoreError> {
-    if std::mem::take(&mut tx.indexed) {
-        execute(tx.connection, "DELETE FROM entry_indexes", ())?;
-        start_new_log(tx.connection)?;
-    }
-    Ok(())
-}
-
-/// Whether any index is complete.
-pub(super) fn is_indexed(connection: &Connection) -> Result<bool, StoreError> {
-    Ok(query_one(connection, "SELECT 1 FROM entry_indexes LIMIT 1", (), |_| Ok(()))?.is_some())
-}
-
-/// Stores the placement of a subscriber.
-pub(super) fn set_placement(
-    connection: &Connection,
-    number: SubscriberNumber,
-    placement: &Placement,
-) -> Result<(), StoreError> {
-    let sql = "UPDATE subscribers SET parent = ?2, rdn = ?3, rdn_key = ?4, classes = ?5 WHERE number = ?1";
-    let Placement { parent, rdn, rdn_key, classes } = placement;
-    execute(connection, sql, (signed(number.0), parent.0, rdn, rdn_key, classes)).map(|_| ())
-}
-
-/// Placement of a subscriber; `None` without a watcher.
-pub(super) fn placement_of(
-    tx: &RecordsTransaction<'_>,
-    number: SubscriberNumber,
-) -> Result<Option<Placement>, StoreError> {
-    if tx.watcher.is_none() {
-        return Ok(None);
-    }
-    let sql = "SELECT parent, rdn, rdn_key, classes FROM subscribers WHERE number = ?1 AND parent IS NOT NULL";
-    query_one(tx.connection, sql, [signed(number.0)], |row| {
-        Ok(Placement { parent: EntryNumber(row.get(0)?), rdn: row.get(1)?, rdn_key: row.get(2)?, classes: row.get(3)? })
-    })
-}
-
-/// Whether a subscriber has a placement or gets one.
-pub(super) fn is_placed(
-    tx: &RecordsTransaction<'_>,
-    number: SubscriberNumber,
-    new: Option<&Placement>,
-) -> Result<bool, StoreError> {
-    if tx.watcher.is_none() || new.is_some() {
-        return Ok(new.is_some());
-    }
-    let sql = "SELECT 1 FROM subscribers WHERE number = ?1 AND parent IS NOT NULL";
-    Ok(query_one(tx.connection, sql, [signed(number.0)], |_| Ok(()))?.is_some())
-}
-
-/// A subscriber was added.
-pub(super) fn made(
-    tx: &mut RecordsTransaction<'_>,
-    made: &Subscriber,
-    placement: Option<Placement>,
-) -> Result<(), StoreError> {
-    let now = tx.watcher.is_some().then(|| EntryNode::Subscriber(Box::new(made.clone()), placement));
-    change(tx, None, now)
-}
-
-/// A subscriber was changed, and possibly moved.
-pub(super) fn replaced(
-    tx: &mut RecordsTransaction<'_>,
-    (old, stood): (Subscriber, Option<Placement>),
-    new: &Subscriber,
-    placement: Option<Placement>,
-) -> Result<(), StoreError> {
-    if tx.watcher.is_none() {
-        return invalidate_indexes(tx);
-    }
-    changed(tx, &EntryNode::Subscriber(Box::new(old), stood), new.clone(), placement)
-}
-
-/// The same, with the former entry already read.
-pub(super) fn changed(
-    tx: &mut RecordsTransaction<'_>,
-    before: &EntryNode,
-    new: Subscriber,
-    placement: Option<Placement>,
-) -> Result<(), StoreError> {
-    let EntryNode::Subscriber(_, stood) = before else { return Ok(()) };
-    let now = EntryNode::Subscriber(Box::new(new), placement.or_else(|| stood.clone()));
-    change(tx, Some(before), Some(now))
-}
-
-/// A subscriber is about to be removed.
-pub(super) fn removed(tx: &mut RecordsTransaction<'_>, old: &Subscriber) -> Result<(), StoreError> {
-    put_credential(tx, old.number.into(), None)?;
-    if tx.watcher.is_none() {
-        return invalidate_indexes(tx);
-    }
-    let before = EntryNode::Subscriber(Box::new(old.clone()), placement_of(tx, old.number)?);
-    change(tx, Some(&before), None)
 }

@@ -13,11 +13,18 @@ use tocsin_model::{
 };
 
 use super::{
-    applications, name_at, number_at, signed, store_error,
     subscriptions::{MERGED_CLASSES_MAX, merged_by_class, optional_name_at, terms_at},
     transaction::{self, Snapshot},
 };
-use crate::{error::StoreError, records::IndexedSubscription};
+use crate::{
+    error::StoreError,
+    records::IndexedSubscription,
+    sqlite::{
+        records::classes,
+        statements::{name_at, number_at, signed},
+        writer::store_error,
+    },
+};
 
 /// Enabled subscriptions of an application from after one number, by number, with their channels.
 pub(super) fn indexed(
@@ -26,7 +33,7 @@ pub(super) fn indexed(
     after: u64,
     limit: usize,
 ) -> Result<Vec<IndexedSubscription>, StoreError> {
-    let classes = applications::classes(connection, Some(application), None)?;
+    let classes = classes::classes(connection, Some(application), None)?;
     if classes.is_empty() || limit == 0 {
         return Ok(Vec::new());
     }
@@ -63,7 +70,7 @@ pub(super) fn indexed_at(
     at: ChangeSequence,
 ) -> Result<Vec<IndexedSubscription>, StoreError> {
     let snapshot = transaction::snapshot_at(connection, at)?;
-    let classes = applications::classes(connection, Some(application), None)?;
+    let classes = classes::classes(connection, Some(application), None)?;
     let names: HashMap<i64, Name> = classes.into_iter().map(|(number, _, name)| (number, name)).collect();
     let mut reaches = ReachReader::new(connection, snapshot.as_ref())?;
     let mut found = Vec::new();

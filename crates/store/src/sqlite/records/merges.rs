@@ -6,13 +6,14 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{
-    endpoints, entries, execute, json, json_at, number_at, query_all, query_one, signed, subscribers, subscriptions,
-    suppressions, transaction::RecordsTransaction,
-};
+use super::{endpoints, subscribers, subscriptions, suppressions, transaction::RecordsTransaction};
 use crate::{
     error::StoreError,
     records::{EXPIRED_MERGES_MAX, MERGES_KEPT, Merge, MergeRefusal, MergedSubscriber, Precondition, no_subscriber},
+    sqlite::{
+        records::{entry_changes, subscriber_rows},
+        statements::{execute, json, json_at, number_at, query_all, query_one, signed},
+    },
 };
 
 pub(super) fn merge(
@@ -21,14 +22,14 @@ pub(super) fn merge(
     into: &SubscriberId,
     now: Timestamp,
 ) -> Result<Result<Merge, MergeRefusal>, StoreError> {
-    let source = subscribers::find(tx.connection, from)?.ok_or_else(|| no_subscriber(from))?;
-    let account = subscribers::find(tx.connection, into)?.ok_or_else(|| no_subscriber(into))?;
+    let source = subscriber_rows::find(tx.connection, from)?.ok_or_else(|| no_subscriber(from))?;
+    let account = subscriber_rows::find(tx.connection, into)?.ok_or_else(|| no_subscriber(into))?;
     let (from_number, into_number) = (source.number, account.number);
     if from_number == into_number {
         return Ok(Err(MergeRefusal::Itself));
     }
     let sql = "SELECT 1 FROM credentials WHERE holder = ?1";
-    if query_one(tx.connection, sql, [entries::holder(from_number.into())], |_| Ok(()))?.is_some() {
+    if query_one(tx.connection, sql, [entry_changes::holder(from_number.into())], |_| Ok(()))?.is_some() {
         return Ok(Err(MergeRefusal::HasPassword));
     }
     let parent = |number: SubscriberNumber| {

@@ -1,25 +1,28 @@
 //! Group commit of prepared changes (optimistic concurrency): one writer job applies all that are queued in a single
 //! transaction. It only checks whether each is still valid and writes its rows.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
 use tocsin_model::id::SubscriberNumber;
 use tokio::sync::oneshot;
 
-use super::{
-    AfterCommit, PublishedState, SqliteRecords, entries, execute, json, query_one, segments, signed, subscribers,
-    transaction::{LoggedProfile, RecordsTransaction},
-};
 use crate::{
     entries::{EntryChange, EntryState, PreparedAdd, PreparedModify},
     error::StoreError,
     records::{ProfileImage, ProfileStep},
-    sqlite::writer::WAITING_WRITES_MAX,
+    sqlite::{
+        records::{
+            entry_changes, segments, subscribers,
+            transaction::{LoggedProfile, RecordsTransaction},
+        },
+        statements::{execute, json, query_one, signed},
+        writer::WAITING_WRITES_MAX,
+    },
 };
 
-type Answer = oneshot::Sender<Result<bool, StoreError>>;
+pub(crate) type Answer = oneshot::Sender<Result<bool, StoreError>>;
 
 /// Prepared change with its rows encoded.
 pub(super) enum PreparedChange {
@@ -43,7 +46,7 @@ impl PreparedChange {
     }
 
     /// Applies the change. Returns `false`, before anything is written, if it is no longer valid.
-    fn write(&self, tx: &mut RecordsTransaction<'_>) -> Result<bool, StoreError> {
+    pub(crate) fn write(&self, tx: &mut RecordsTransaction<'_>) -> Result<bool, StoreError> {
         let built = match self {
             PreparedChange::PreparedModify(retouch, ..) => &retouch.built,
             PreparedChange::PreparedAdd(arrival, ..) => &arrival.built,
@@ -68,7 +71,7 @@ pub(super) struct PreparedQueue(Mutex<Vec<(PreparedChange, Answer)>>);
 
 impl PreparedQueue {
     /// Queues a change. Returns whether a writer job must be submitted.
-    fn put(&self, change: PreparedChange, answer: Answer) -> Result<bool, StoreError> {
+    pub(crate) fn put(&self, change: PreparedChange, answer: Answer) -> Result<bool, StoreError> {
         let mut waiting = self.0.lock();
         if waiting.len() >= WAITING_WRITES_MAX {
             return Err(StoreError::Full(format!("{WAITING_WRITES_MAX} writes are already waiting")));
@@ -77,91 +80,8 @@ impl PreparedQueue {
         Ok(waiting.len() == 1)
     }
 
-    fn take(&self) -> (Vec<PreparedChange>, Vec<Answer>) {
+    pub(crate) fn take(&self) -> (Vec<PreparedChange>, Vec<Answer>) {
         std::mem::take(&mut *self.0.lock()).into_iter().unzip()
-    }
-}
-
-/// Writer job of a group commit, and the callers waiting for it.
-struct GroupCommit {
-    published: Arc<PublishedState>,
-    stage: Mutex<Stage>,
-}
-
-enum Stage {
-    /// The writer has not started the job.
-    Submitted,
-    /// Changes taken by the first run; a retry after a rollback applies the same ones.
-    Started(Vec<PreparedChange>, Vec<Answer>),
-    Answered,
-}
-
-impl GroupCommit {
-    fn write(&self, tx: &mut RecordsTransaction<'_>) -> Result<Vec<bool>, StoreError> {
-        let mut stage = self.stage.lock();
-        if let Stage::Submitted = &*stage {
-            let (changes, answers) = self.published.waiting.take();
-            *stage = Stage::Started(changes, answers);
-        }
-        let Stage::Started(changes, _) = &*stage else { return Ok(Vec::new()) };
-        changes.iter().map(|change| change.write(tx)).collect()
-    }
-
-    fn answer(&self, result: Result<Vec<bool>, StoreError>) {
-        let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Answered);
-        let answers = match stage {
-            Stage::Submitted => self.published.waiting.take().1,
-            Stage::Started(_, answers) => answers,
-            Stage::Answered => return,
-        };
-        // A caller that stopped waiting has its change applied nevertheless.
-        match result {
-            Ok(written) => answers.into_iter().zip(written).for_each(|(answer, is_written)| {
-                let _ = answer.send(Ok(is_written));
-            }),
-            Err(error) => answers.into_iter().for_each(|answer| {
-                let _ = answer.send(Err(copy_error(&error)));
-            }),
-        }
-    }
-}
-
-impl Drop for GroupCommit {
-    fn drop(&mut self) {
-        // A writer that ended drops queued jobs; without this, the next caller would believe that a job is submitted.
-        self.answer(Err(StoreError::unavailable("the writer has ended")));
-    }
-}
-
-/// Copy of an error for each caller that shared it.
-fn copy_error(error: &StoreError) -> StoreError {
-    match error {
-        StoreError::Full(why) => StoreError::Full(why.clone()),
-        StoreError::Damaged(why) => StoreError::Damaged(why.clone()),
-        other => StoreError::unavailable(other.to_string()),
-    }
-}
-
-impl SqliteRecords {
-    /// Queues a prepared change for the next commit.
-    pub(super) async fn write_prepared(&self, change: PreparedChange) -> Result<bool, StoreError> {
-        self.free_space.check()?;
-        let (answer, answered) = oneshot::channel();
-        if self.published.waiting.put(change, answer)? {
-            self.submit_job();
-        }
-        answered.await.unwrap_or_else(|_| Err(StoreError::unavailable("the writer has ended")))
-    }
-
-    fn submit_job(&self) {
-        let call = Arc::new(GroupCommit { published: self.published.clone(), stage: Mutex::new(Stage::Submitted) });
-        let job = {
-            let (call, published, changes_kept) = (call.clone(), self.published.clone(), self.changes_kept);
-            move |connection: &Connection, after: &mut AfterCommit| {
-                published.with_transaction(changes_kept, connection, after, |tx| call.write(tx))
-            }
-        };
-        self.database.write_retryable_then(job, move |result| call.answer(result));
     }
 }
 
@@ -172,7 +92,7 @@ fn write_modify(
     step: &str,
 ) -> Result<bool, StoreError> {
     let PreparedModify { number, revision, gone, made, now, built, .. } = retouch;
-    if entries::may_conflict(tx, Some((*number).into()), made)? {
+    if entry_changes::may_conflict(tx, Some((*number).into()), made)? {
         return Ok(false);
     }
     let whole = match tx.logs_full_image() {
@@ -193,7 +113,7 @@ fn write_modify(
     let keys = [&gone[..], made].concat();
     let change =
         EntryChange { number: (*number).into(), keys, renamed: false, now: EntryState::Prepared(built.clone()) };
-    entries::index_diff(tx, gone, made, change)?;
+    entry_changes::index_diff(tx, gone, made, change)?;
     Ok(true)
 }
 
@@ -204,7 +124,7 @@ fn write_add(
     preferences: Option<&str>,
 ) -> Result<bool, StoreError> {
     let PreparedAdd { new, placement, credential, keys, now, built } = arrival;
-    if entries::may_conflict(tx, None, keys)? {
+    if entry_changes::may_conflict(tx, None, keys)? {
         return Ok(false);
     }
     let parent = placement.parent.0;
@@ -243,7 +163,7 @@ fn write_add(
         subscribers::put_row(tx, number, name, device)?;
     }
     if credential.is_some() {
-        entries::put_credential(tx, number.into(), credential.as_deref())?;
+        entry_changes::put_credential(tx, number.into(), credential.as_deref())?;
     }
     let change = EntryChange {
         number: number.into(),
@@ -251,7 +171,7 @@ fn write_add(
         renamed: false,
         now: EntryState::Prepared(built.clone()),
     };
-    entries::index_diff(tx, &[], keys, change)?;
+    entry_changes::index_diff(tx, &[], keys, change)?;
     Ok(true)
 }
 

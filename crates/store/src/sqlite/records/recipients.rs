@@ -10,12 +10,15 @@ use tocsin_model::{
     subscriber::Device,
 };
 
-use super::{
-    applications, name_at, number_at, parsed_at, recipient_cache::RecipientCache, signed, store_error, subscribers,
-};
+use super::recipient_cache::RecipientCache;
 use crate::{
     error::StoreError,
     records::{Recipient, RecipientSubscriber, RecipientSubscription},
+    sqlite::{
+        records::{classes, subscriber_rows},
+        statements::{name_at, number_at, parsed_at, signed},
+        writer::store_error,
+    },
 };
 
 /// Numbers with gaps up to this are read by one scan: skipping a row costs less than a lookup.
@@ -23,8 +26,10 @@ const GAP_MAX: u64 = 4;
 
 const SUBSCRIPTIONS: &str = "SELECT id, class, subscriber, device, enabled, parameters FROM subscriptions \
                              WHERE id BETWEEN ?1 AND ?2 ORDER BY id";
+
 const SUBSCRIBERS: &str = "SELECT number, id, enabled, locale, time_zone, attributes, preferences FROM subscribers \
                            WHERE number BETWEEN ?1 AND ?2 ORDER BY number";
+
 const DEVICES: &str = "SELECT subscriber, name, channel, address, state FROM devices \
                        WHERE subscriber BETWEEN ?1 AND ?2 ORDER BY subscriber, name";
 
@@ -36,7 +41,7 @@ pub(super) fn find(
 ) -> Result<Vec<Option<Recipient>>, StoreError> {
     // Taken before the first read: rows changed after this are not cached.
     let generation = recipient_cache.generation();
-    let classes = applications::classes(connection, None, None)?;
+    let classes = classes::classes(connection, None, None)?;
     let classes: Classes = classes.into_iter().map(|(number, _, class)| (number, class)).collect();
     let mut names = Names::default();
     let mut positions: Vec<(u64, usize)> =
@@ -124,7 +129,8 @@ fn read_subscribers(
 ) -> Result<HashMap<u64, Arc<RecipientSubscriber>>, StoreError> {
     let mut devices: HashMap<u64, Vec<(Name, Device)>> = HashMap::with_capacity(numbers.len());
     scan(connection, DEVICES, numbers, |row, subscriber| {
-        let device = Device { channel: names.at(row, 2)?, address: row.get(3)?, state: subscribers::state_at(row, 4)? };
+        let device =
+            Device { channel: names.at(row, 2)?, address: row.get(3)?, state: subscriber_rows::state_at(row, 4)? };
         devices.entry(subscriber).or_default().push((names.at(row, 1)?, device));
         Ok(())
     })?;
@@ -133,8 +139,8 @@ fn read_subscribers(
         let person = RecipientSubscriber {
             id: parsed_at(row, 1)?,
             number: SubscriberNumber(number),
-            profile: subscribers::profile_at(row, 2)?,
-            preferences: subscribers::preferences_at(row, 6)?,
+            profile: subscriber_rows::profile_at(row, 2)?,
+            preferences: subscriber_rows::preferences_at(row, 6)?,
             devices: devices.remove(&number).unwrap_or_default().into_iter().collect(),
         };
         subscribers.insert(number, Arc::new(person));

@@ -370,4 +370,8 @@ CREATE TABLE removed_api_keys (
     description TEXT NOT NULL
 ) STRICT;
 "#,
+    r#"
+-- Order of the removals: the change that logged each. The oldest are deleted.
+ALTER TABLE removed_api_keys ADD COLUMN sequence INTEGER NOT NULL DEFAULT 0;
+"#,
 ];

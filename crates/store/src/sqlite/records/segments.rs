@@ -22,14 +22,17 @@ use tocsin_model::{
 };
 
 use super::{
-    conversion_failed, execute,
     matching::ReachReader,
-    name_at, number_at, parsed_at, query_all, query_one, signed, store_error, subscribers,
     transaction::{self, RecordsTransaction, Snapshot},
 };
 use crate::{
     error::StoreError,
     records::{NewSegment, Precondition, ProfileImage, SegmentScan, SegmentScanBounds, no_segment, read_filter},
+    sqlite::{
+        records::subscriber_rows,
+        statements::{conversion_failed, execute, name_at, number_at, parsed_at, query_all, query_one, signed},
+        writer::store_error,
+    },
 };
 
 const COLUMNS: &str = "name, description, filter, created_at, updated_at, revision";
@@ -170,7 +173,7 @@ pub(super) fn present(
         let image = ProfileImage {
             id: parsed_at(row, 0)?,
             created_at: Timestamp(row.get(1)?),
-            profile: subscribers::profile_at(row, 2)?,
+            profile: subscriber_rows::profile_at(row, 2)?,
         };
         Ok((image, row.get(6)?))
     })
@@ -213,7 +216,7 @@ pub(super) fn scan_matching(
         if filter.matches(&entry) {
             scan.members += 1;
             if scan.found.len() < bounds.kept {
-                scan.found.extend(subscribers::find(connection, &id)?);
+                scan.found.extend(subscriber_rows::find(connection, &id)?);
             }
         }
         if bounds.are_reached(&scan) {

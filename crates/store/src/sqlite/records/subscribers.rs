@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, Row, params_from_iter, types::Value};
+use rusqlite::{Connection, params_from_iter, types::Value};
 use tocsin_model::{
     id::{Name, SubscriberId, SubscriberNumber},
     mailbox,
@@ -11,53 +11,25 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{
-    entries, execute, json, json_at, name_at, number_at, parsed_at, query_all, query_one, schedules, signed,
-    store_error, subscriptions, suppressions, transaction::RecordsTransaction,
-};
 use crate::{
     bounded_scan::{SCANNED_ROWS_MAX, ScanPage},
     entries::{EntryNode, LoginNames, Placement},
     error::StoreError,
-    records::{NewSubscriber, Precondition, SubscriberFilter, Written, has_attribute, no_device, no_subscriber, reach},
-};
-
-pub(super) const COLUMNS: &str = "s.number, s.id, s.enabled, s.locale, s.time_zone, s.attributes, s.created_at, s.updated_at, s.revision, s.preferences";
-
-/// Reads everything but the devices.
-pub(super) fn subscriber_of(row: &Row<'_>) -> rusqlite::Result<Subscriber> {
-    Ok(Subscriber {
-        number: SubscriberNumber(number_at(row, 0)?),
-        id: parsed_at(row, 1)?,
-        profile: profile_at(row, 2)?,
-        devices: BTreeMap::new(),
-        preferences: preferences_at(row, 9)?,
-        created_at: Timestamp(row.get(6)?),
-        updated_at: Timestamp(row.get(7)?),
-        revision: number_at(row, 8)?,
-    })
-}
-
-/// Reads a profile from four columns: enabled, locale, time zone, attributes.
-pub(super) fn profile_at(row: &Row<'_>, first: usize) -> rusqlite::Result<Profile> {
-    Ok(Profile {
-        enabled: row.get(first)?,
-        locale: row.get(first + 1)?,
-        time_zone: row.get(first + 2)?,
-        attributes: match row.get_ref(first + 3)? {
-            rusqlite::types::ValueRef::Null => BTreeMap::new(),
-            _ => json_at(row, first + 3)?,
+    records::{
+        NewSubscriber, Precondition, SubscriberFilter, Written, has_attribute, keep_state, no_device, no_subscriber,
+        reach,
+    },
+    sqlite::{
+        records::{
+            entry_changes, schedule_rows,
+            subscriber_rows::{COLUMNS, devices, find, subscriber_of},
+            subscriptions, suppressions,
+            transaction::RecordsTransaction,
         },
-    })
-}
-
-/// Reads the preferences; null means none.
-pub(super) fn preferences_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Preferences> {
-    match row.get_ref(at)? {
-        rusqlite::types::ValueRef::Null => Ok(Preferences::default()),
-        _ => json_at(row, at),
-    }
-}
+        statements::{execute, json, signed},
+        writer::store_error,
+    },
+};
 
 pub(super) fn preferences_json(preferences: &Preferences) -> Option<String> {
     (!preferences.is_empty()).then(|| json(preferences))
@@ -97,41 +69,6 @@ fn spelling_hash(address: &str) -> i64 {
     hash.cast_signed()
 }
 
-/// Devices of a subscriber.
-pub(super) fn devices(connection: &Connection, subscriber: u64) -> Result<BTreeMap<Name, Device>, StoreError> {
-    Ok(query_all(connection, DEVICES, [signed(subscriber)], device_at)?.into_iter().collect())
-}
-
-/// Devices of the subscriber with the number `?1`.
-const DEVICES: &str = "SELECT name, channel, address, state FROM devices WHERE subscriber = ?1";
-
-/// Reads a row of [`DEVICES`].
-fn device_at(row: &Row<'_>) -> rusqlite::Result<(Name, Device)> {
-    Ok((name_at(row, 0)?, Device { channel: name_at(row, 1)?, address: row.get(2)?, state: state_at(row, 3)? }))
-}
-
-pub(super) fn state_at(row: &Row<'_>, column: usize) -> rusqlite::Result<DeviceState> {
-    match row.get(column)? {
-        0 => Ok(DeviceState::Active),
-        1 => Ok(DeviceState::Disabled),
-        2 => Ok(DeviceState::Bounced),
-        3 => Ok(DeviceState::Failed),
-        state => Err(rusqlite::Error::IntegralValueOutOfRange(column, state)),
-    }
-}
-
-pub(super) fn find(connection: &Connection, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM subscribers s WHERE id = ?1");
-    let Some(mut found) = query_one(connection, &sql, [id.as_str()], subscriber_of)? else { return Ok(None) };
-    found.devices = devices(connection, found.number.0)?;
-    Ok(Some(found))
-}
-
-/// Number of a subscriber.
-pub(super) fn number(connection: &Connection, id: &SubscriberId) -> Result<Option<u64>, StoreError> {
-    query_one(connection, "SELECT number FROM subscribers WHERE id = ?1", [id.as_str()], |row| number_at(row, 0))
-}
-
 pub(super) fn put(
     tx: &mut RecordsTransaction<'_>,
     new: NewSubscriber,
@@ -151,13 +88,13 @@ pub(super) fn put_placed(
 ) -> Result<Subscriber, StoreError> {
     let old = find(tx.connection, &new.id)?;
     expect.check(old.as_ref().map(|old| old.revision), || format!("subscriber `{}`", new.id))?;
-    let devices = new.devices.map(BTreeMap::from_iter);
+    let mut devices = new.devices.map(BTreeMap::from_iter);
     let Some(old) = old else {
         let names = match &placement {
             None => LoginNames::Id(&new.id),
             Some(_) => LoginNames::Attributes { before: None, now: &new.profile.attributes },
         };
-        entries::check_login(tx, None, names)?;
+        entry_changes::check_login(tx, None, names)?;
         tx.subscriber += 1;
         tx.counts.subscribers += 1;
         let made = Subscriber {
@@ -190,14 +127,16 @@ pub(super) fn put_placed(
             put_row(tx, made.number, name, device)?;
         }
         if let Some(placement) = &placement {
-            entries::set_placement(tx.connection, made.number, placement)?;
+            entry_changes::set_placement(tx.connection, made.number, placement)?;
         }
-        entries::made(tx, &made, placement)?;
+        entry_changes::made(tx, &made, placement)?;
         return Ok(made);
     };
+    let mut profile = new.profile;
+    new.kept.apply(&mut profile, devices.as_mut(), &old);
     let devices = devices.unwrap_or_else(|| old.devices.clone());
     let preferences = new.preferences.unwrap_or_else(|| old.preferences.clone());
-    replace(tx, old, new.profile, devices, preferences, placement, now)
+    replace(tx, old, profile, devices, preferences, placement, now)
 }
 
 /// Replaces a subscriber that was just read.
@@ -214,7 +153,7 @@ pub(super) fn change_placed(
     let Some(new) = rewrite(tx, old, new.profile, devices, preferences, placement.as_ref(), now)? else {
         return Ok(());
     };
-    entries::changed(tx, node, new, placement)
+    entry_changes::changed(tx, node, new, placement)
 }
 
 /// Stores many subscribers in the order of their ids, which is the order of the index.
@@ -248,11 +187,11 @@ pub(super) fn replace(
     placement: Option<Placement>,
     now: Timestamp,
 ) -> Result<Subscriber, StoreError> {
-    let placement_before = entries::placement_of(tx, old.number)?;
+    let placement_before = entry_changes::placement_of(tx, old.number)?;
     let Some(new) = rewrite(tx, &old, profile, devices, preferences, placement.as_ref(), now)? else {
         return Ok(old);
     };
-    entries::replaced(tx, (old, placement_before), &new, placement)?;
+    entry_changes::replaced(tx, (old, placement_before), &new, placement)?;
     Ok(new)
 }
 
@@ -271,9 +210,9 @@ fn rewrite(
         return Ok(None);
     }
     // Without a placement, the login name is the id, which stays.
-    if old.profile.attributes != profile.attributes && entries::is_placed(tx, old.number, placement)? {
+    if old.profile.attributes != profile.attributes && entry_changes::is_placed(tx, old.number, placement)? {
         let names = LoginNames::Attributes { before: Some(&old.profile.attributes), now: &profile.attributes };
-        entries::check_login(tx, Some(old.number.into()), names)?;
+        entry_changes::check_login(tx, Some(old.number.into()), names)?;
     }
     tx.touched.push(old.number.0);
     let before = reach(&old.profile, &old.devices);
@@ -325,12 +264,12 @@ fn rewrite(
             (new.profile.enabled && !old.profile.enabled).then_some(now.0),
         ),
     )?;
-    let rescheduled = zone_changed && schedules::change_zone(tx, new.number.0, now)?;
+    let rescheduled = zone_changed && schedule_rows::change_zone(tx, new.number.0, now)?;
     if reach_changed || rescheduled {
         tx.subscriber_changed(new.number.0, before.map(|before| json(&before)).as_deref())?;
     }
     if let Some(placement) = placement {
-        entries::set_placement(tx.connection, new.number, placement)?;
+        entry_changes::set_placement(tx.connection, new.number, placement)?;
     }
     Ok(Some(new))
 }
@@ -379,11 +318,15 @@ pub(super) fn put_device(
     tx: &mut RecordsTransaction<'_>,
     id: &SubscriberId,
     name: Name,
-    device: Device,
+    mut device: Device,
+    keeps_state: bool,
     now: Timestamp,
 ) -> Result<Subscriber, StoreError> {
     let old = find(tx.connection, id)?.ok_or_else(|| no_subscriber(id))?;
     let mut devices = old.devices.clone();
+    if keeps_state {
+        keep_state(&mut device, devices.get(&name));
+    }
     devices.insert(name, device);
     let (profile, preferences) = (old.profile.clone(), old.preferences.clone());
     replace(tx, old, profile, devices, preferences, None, now)
@@ -412,7 +355,7 @@ pub(super) fn remove(
     let old = old.ok_or_else(|| no_subscriber(id))?;
     let number = signed(old.number.0);
     tx.touched.push(old.number.0);
-    entries::removed(tx, &old)?;
+    entry_changes::removed(tx, &old)?;
     subscriptions::remove_all_of_subscriber(tx, old.number.0)?;
     suppressions::remove_all_of_subscriber(tx, id)?;
     execute(tx.connection, "DELETE FROM devices WHERE subscriber = ?1", [number])?;

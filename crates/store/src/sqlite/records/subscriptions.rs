@@ -13,23 +13,27 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{
-    applications, execute, name_at, number_at, parsed_at, query_all, query_one,
-    schedules::{self, ScheduledRow},
-    signed, subscribers,
-    transaction::{self, BeforeImage, RecordsTransaction},
-};
+use super::transaction::{self, BeforeImage, RecordsTransaction};
 use crate::{
     bounded_scan::{SCANNED_ROWS_MAX, ScanPage},
     error::StoreError,
     records::{
-        MergedSubscriber, NewSubscription, Precondition, SubscriptionChange, SubscriptionCounts, SubscriptionFilter,
-        Written, no_subscriber, no_subscription, runs, snooze,
+        MergedSubscriber, NewSubscription, Precondition, StoredState, SubscriptionChange, SubscriptionCounts,
+        SubscriptionFilter, Written, effective_state, no_subscriber, no_subscription, runs,
+    },
+    sqlite::{
+        records::{
+            classes,
+            schedule_rows::{self, ScheduledRow},
+            subscriber_rows,
+        },
+        statements::{execute, name_at, number_at, parsed_at, query_all, query_one, signed},
     },
 };
 
 const COLUMNS: &str = "s.id, c.application, c.name, u.id, s.subscriber, s.key, s.device, s.enabled, s.parameters,
     s.created_at, s.updated_at, s.revision, s.filter, s.schedule, s.snoozed_until";
+
 const SOURCE: &str =
     "subscriptions s JOIN classes c ON c.number = s.class JOIN subscribers u ON u.number = s.subscriber";
 
@@ -144,7 +148,7 @@ pub(super) fn put_many(
         let class = match classes.get(&(&line.application, &line.class)) {
             Some(class) => *class,
             None => {
-                let class = applications::class_number(tx.connection, &line.application, &line.class)?;
+                let class = classes::class_number(tx.connection, &line.application, &line.class)?;
                 classes.insert((&line.application, &line.class), class);
                 class
             }
@@ -179,7 +183,7 @@ fn subscribers_of(connection: &Connection, new: &[NewSubscription]) -> Result<Ve
         let id = &new[*position].subscriber;
         *number = match last {
             Some((known, number)) if known == id => number,
-            _ => subscribers::number(connection, id)?,
+            _ => subscriber_rows::number(connection, id)?,
         };
         last = Some((id, *number));
     }
@@ -196,8 +200,7 @@ fn insert(
     now: Timestamp,
 ) -> Result<Option<u64>, StoreError> {
     let id = tx.subscription + 1;
-    let (mut enabled, mut terms) = (new.enabled, new.terms.clone());
-    snooze(&mut enabled, &mut terms, now);
+    let (enabled, terms) = effective_state(new.enabled, &new.terms, None, now);
     let added = execute(
         tx.connection,
         "INSERT INTO subscriptions
@@ -225,7 +228,7 @@ fn insert(
     tx.counts.subscriptions += 1;
     if let Some(schedule) = new.terms.schedule.as_deref() {
         let scheduled = ScheduledRow { subscription: id, class, subscriber, schedule: Some(schedule) };
-        schedules::update(tx, &scheduled, false, now)?;
+        schedule_rows::update(tx, &scheduled, false, now)?;
     }
     Ok(Some(id))
 }
@@ -248,8 +251,8 @@ fn change(
     new: &SubscriptionChange,
     now: Timestamp,
 ) -> Result<Option<BeforeImage>, StoreError> {
-    let (mut enabled, mut terms) = (new.enabled, new.terms.clone());
-    snooze(&mut enabled, &mut terms, now);
+    let stored = StoredState { enabled: old.enabled, snoozed_until: old.terms.snoozed_until };
+    let (enabled, terms) = effective_state(new.enabled, &new.terms, Some(stored), now);
     if (&old.device, old.enabled, &old.parameters, &old.terms) == (&new.device, enabled, &new.values, &terms) {
         return Ok(None);
     }
@@ -274,7 +277,7 @@ fn change(
     if old.terms.schedule != terms.schedule || (resumed && terms.schedule.is_some()) {
         let SubscriptionRow { id, class, subscriber, .. } = old;
         let scheduled = ScheduledRow { subscription: id, class, subscriber, schedule: terms.schedule.as_deref() };
-        schedules::update(tx, &scheduled, resumed, now)?;
+        schedule_rows::update(tx, &scheduled, resumed, now)?;
     }
     Ok(Some(old.image()))
 }
@@ -312,7 +315,7 @@ pub(super) fn wake(tx: &mut RecordsTransaction<'_>, now: Timestamp, limit: usize
     for old in found {
         let new = SubscriptionChange {
             device: old.device.clone(),
-            enabled: true,
+            enabled: Some(true),
             values: old.parameters.clone(),
             terms: old.terms.clone(),
         };
@@ -349,7 +352,7 @@ fn remove_rows(tx: &mut RecordsTransaction<'_>, rows: Vec<SubscriptionRow>) -> R
         execute(tx.connection, "DELETE FROM subscriptions WHERE id = ?1", [signed(row.id)])?;
         tx.counts.subscriptions -= 1;
         if row.terms.schedule.is_some() {
-            schedules::unschedule(tx, row.id)?;
+            schedule_rows::unschedule(tx, row.id)?;
         }
         images.push(row.image());
     }
@@ -418,7 +421,7 @@ pub(super) fn move_to_account(
         if let Some(schedule) = old.terms.schedule.as_deref() {
             let scheduled =
                 ScheduledRow { subscription: old.id, class: old.class, subscriber: into, schedule: Some(schedule) };
-            schedules::update(tx, &scheduled, false, now)?;
+            schedule_rows::update(tx, &scheduled, false, now)?;
         }
         images.push(old.image());
     }
@@ -437,7 +440,7 @@ pub(super) fn remove_some_of_application(
 ) -> Result<usize, StoreError> {
     let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE class = ?1 ORDER BY id LIMIT ?2");
     let mut removed = 0;
-    for (class, ..) in applications::classes(tx.connection, Some(application), None)? {
+    for (class, ..) in classes::classes(tx.connection, Some(application), None)? {
         let rows = query_all(tx.connection, &sql, (class, signed((limit - removed) as u64)), found_of)?;
         removed += rows.len();
         remove_rows(tx, rows)?;
@@ -491,10 +494,10 @@ pub(super) fn list(
 ) -> Result<ScanPage<Subscription, SubscriptionId>, StoreError> {
     let nothing = ScanPage { items: Vec::new(), next: None };
     let classes = if filter.application.is_some() || filter.class.is_some() {
-        applications::classes(connection, filter.application.as_ref(), filter.class.as_ref())?
+        classes::classes(connection, filter.application.as_ref(), filter.class.as_ref())?
     } else if filter.enabled == Some(false) {
         // Each disabled one is in the index of its class.
-        applications::classes(connection, None, None)?
+        classes::classes(connection, None, None)?
     } else {
         Vec::new()
     };
@@ -504,7 +507,7 @@ pub(super) fn list(
     }
     let classes: Vec<i64> = classes.into_iter().map(|(number, ..)| number).collect();
     let subscriber = match &filter.subscriber {
-        Some(id) => match subscribers::number(connection, id)? {
+        Some(id) => match subscriber_rows::number(connection, id)? {
             Some(number) => Some(number),
             None => return Ok(nothing),
         },

@@ -7,13 +7,12 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{
-    conversion_failed, execute, json, json_at, parsed_at, query_all, query_one, signed, transaction::RecordsTransaction,
-};
+use super::transaction::RecordsTransaction;
 use crate::{
     bounded_scan::{SCANNED_ROWS_MAX, ScanPage},
     error::StoreError,
     records::{MergedSubscriber, SuppressionFilter, no_suppression},
+    sqlite::statements::{conversion_failed, execute, json, json_at, parsed_at, query_all, query_one, signed},
 };
 
 const COLUMNS: &str =

@@ -1,33 +1,51 @@
 //! Tests of the SQLite records that need a file: durability, full disks, old schema versions, snapshots. Everything
 //! else is in the conformance suite.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
+use rusqlite::Connection;
 use tocsin_model::{
+    id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     subscriber::{Device, DeviceState, Profile},
     subscription::SubscriptionParams,
+    time::Timestamp,
     value::Value,
 };
 
 use super::*;
 use crate::{
     bounded_scan::SCANNED_ROWS_MAX,
-    entries::{Entries, EntryNode, EntryNumber, EntryReader, PreparedModify},
+    entries::{Entries, EntryNode, EntryNumber, EntryReader, EntryWatcher, PreparedModify},
+    error::StoreError,
+    records::{
+        ApiKey, ApiKeyStore, ApplicationStore, ChangeLog, Installation, MatchStore, NewApplicationVersion,
+        NewSubscriber, NewSubscription, Precondition, REMOVED_API_KEYS_MAX, RecordCounts, SubscriberFilter,
+        SubscriberStore, SubscriptionFilter, SubscriptionStore,
+    },
+    sqlite::{
+        records::database::{RecordsOptions, SqliteRecords},
+        statements::{execute, json},
+        writer::{AfterCommit, store_error},
+    },
 };
 
 const NOW: Timestamp = Timestamp(1);
-
 /// Undoes the last migrations: row values of entries, resources of keys, indexes for lists, and removed keys. Extend it
 /// with each new migration.
 const LATER_STEPS_UNDONE: &str = "DROP TABLE removed_api_keys;
+
     ALTER TABLE subscriptions DROP COLUMN enabled_at;
     ALTER TABLE subscribers DROP COLUMN enabled_at;
+
     DROP INDEX subscriptions_by_key;
     DROP INDEX subscriptions_disabled;
+
     DROP INDEX subscribers_disabled;
     ALTER TABLE api_keys DROP COLUMN resources;
+
     DROP TABLE entry_values;
     DROP INDEX subscribers_by_parent;
+
     DROP INDEX entries_by_parent;";
 
 fn open(folder: &Path) -> SqliteRecords {
@@ -45,6 +63,7 @@ fn name(text: &str) -> Name {
 fn ann() -> NewSubscriber {
     let device = Device { channel: name("mail"), address: "ann@example.org".into(), state: DeviceState::Active };
     NewSubscriber {
+        kept: Default::default(),
         id: "ann".parse().expect("an id"),
         profile: Profile::default(),
         devices: Some(vec![(name("work"), device)]),
@@ -59,7 +78,7 @@ fn interest(values: &str) -> NewSubscription {
         subscriber: ann().id,
         key: None,
         device: None,
-        enabled: true,
+        enabled: Some(true),
         values: values.into(),
         terms: SubscriptionParams::default(),
     }
@@ -235,6 +254,35 @@ fn waiting_callers_get_an_error_when_the_writer_ends() {
         block_on(records.modify_prepared(modification(1, 5))).expect("the store answers"),
         "nothing was stored before"
     );
+}
+
+#[test]
+fn the_oldest_removed_keys_are_deleted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let records = open(folder.path());
+    let key = ApiKey {
+        id: "new".to_owned(),
+        hash: [7; 32],
+        description: "the last".to_owned(),
+        scopes: Vec::new(),
+        resources: Vec::new(),
+        created_at: NOW,
+        expires_at: None,
+    };
+    block_on(async {
+        let fill = records.database.write(|connection, _| {
+            let sql = "WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < ?1) \
+                       INSERT INTO removed_api_keys SELECT 'k' || n, 'old', n - ?1 FROM counted";
+            execute(connection, sql, [REMOVED_API_KEYS_MAX as i64])
+        });
+        assert_eq!(fill.await.expect("stored"), REMOVED_API_KEYS_MAX);
+        records.put_api_key(key).await.expect("stored");
+        records.remove_api_key("new").await.expect("removed");
+        let removed = records.removed_api_keys().await.expect("read");
+        let has = |id: &str| removed.iter().any(|(known, _)| known == id);
+        assert_eq!(removed.len(), REMOVED_API_KEYS_MAX);
+        assert_eq!([has("new"), has("k1"), has("k2")], [true, false, true]);
+    });
 }
 
 /// Attributes of Ann at each sequence of the change log.
@@ -443,7 +491,7 @@ fn b26_groups_of_an_old_folder_keep_their_members() {
     connection.execute_batch(LATER_STEPS_UNDONE).and_then(|()| connection.execute_batch(old)).expect("as it was");
     let version: i64 = connection.query_row("PRAGMA user_version", (), |row| row.get(0)).expect("read");
     assert_eq!(version, super::schema::MIGRATIONS.len() as i64);
-    connection.pragma_update(None, "user_version", version - 5).expect("set");
+    connection.pragma_update(None, "user_version", version - 6).expect("set");
     drop(connection);
     let records = open(folder.path());
     block_on(records.read(Box::new(|branches| {
@@ -536,13 +584,13 @@ fn b34_a_page_reads_a_bounded_number_of_rows() {
                 profile.locale = Some("de".to_owned());
                 profile.attributes.insert("city".to_owned(), Value::from("Wien"));
             }
-            NewSubscriber { id: id(at), profile, devices: None, preferences: None }
+            NewSubscriber { kept: Default::default(), id: id(at), profile, devices: None, preferences: None }
         };
         records.put_subscribers((0..ROWS).map(person).collect(), NOW).await.expect("stored");
         let of = |at: usize| NewSubscription {
             subscriber: id(at),
             key: (at == last).then(|| "rare".to_owned()),
-            enabled: at == last,
+            enabled: Some(at == last),
             ..interest("{}")
         };
         records.put_subscriptions((0..ROWS).map(of).collect(), NOW).await.expect("stored");

@@ -12,13 +12,16 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{conversion_failed, entries, execute, json, json_at, name_at, number_at, query_all, query_one, signed};
 use crate::{
     entries::{EntryChange, EntryNumber, EntryWatcher},
     error::StoreError,
     records::{
         ChangeKind, LOGGED_TARGETS_MAX, ProfileImage, ProfileStep, RecordChange, RecordCounts, no_changes_after,
         trim_to,
+    },
+    sqlite::{
+        records::entry_log,
+        statements::{conversion_failed, execute, json, json_at, name_at, number_at, query_all, query_one, signed},
     },
 };
 
@@ -124,7 +127,7 @@ impl<'a> RecordsTransaction<'a> {
     /// those after `changes_needed`.
     pub(super) fn finish(&mut self, changes_kept: u64, changes_needed: u64) -> Result<(), StoreError> {
         self.trim(changes_kept, changes_needed)?;
-        entries::append_change_log(self.connection, &self.entry_changes)?;
+        entry_log::append_change_log(self.connection, &self.entry_changes)?;
         let numbers = [
             self.subscriber,
             self.subscription,

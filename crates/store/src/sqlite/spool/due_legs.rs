@@ -16,13 +16,14 @@ use tocsin_model::{
 
 use super::{
     partitions::Partition,
-    views::{LEG, head, parsed, read_leg, word},
+    views::{LEG, read_leg},
 };
 use crate::{
     error::StoreError,
     spool::{LegOrder, LegState, WaitingLeg},
     sqlite::{
-        records::{query_all, query_one},
+        spool::columns::{head, parsed, word},
+        statements::{query_all, query_one},
         writer::store_error,
     },
 };

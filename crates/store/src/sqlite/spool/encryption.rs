@@ -6,7 +6,7 @@ use crate::{
     error::StoreError,
     keyring::Keyring,
     sqlite::{
-        records::{execute, query_all},
+        statements::{execute, query_all},
         writer::store_error,
     },
 };

@@ -3,16 +3,18 @@
 use rusqlite::{Connection, Row};
 use tocsin_model::{application::Rate, exchange::FlowSide, id::Name, time::Timestamp};
 
-use super::{AfterCommit, SqliteSpool, views::parsed};
 use crate::{
     error::StoreError,
     spool::{SetRate, ThrottleChange},
-    sqlite::records::{execute, query_all, query_one},
+    sqlite::{
+        spool::{columns::parsed, spool_files::SqliteSpool},
+        statements::{execute, query_all, query_one},
+        writer::AfterCommit,
+    },
 };
 
 /// Maximum number of throttle changes kept, the newest.
 const CHANGES_MAX: i64 = 10_000;
-
 const CHANGE: &str = "at, exchange, side, port, reason, begins, detail";
 
 impl SqliteSpool {

@@ -8,13 +8,15 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{intake::ordinal_of, views};
 use crate::{
     error::StoreError,
     spool::{
         HISTORY_FIRST, HISTORY_MAX, HISTORY_TEXT_BYTES_MAX, HistoryAction, HistoryEntry, LegOutcome, LegTransition,
     },
-    sqlite::records::{execute, query_all, query_one},
+    sqlite::{
+        spool::columns::{self, ordinal_of},
+        statements::{execute, query_all, query_one},
+    },
 };
 
 /// Entry to write.
@@ -92,11 +94,11 @@ pub(super) fn of(connection: &Connection, id: MessageId) -> Result<Vec<HistoryEn
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<HistoryEntry> {
-    let port = row.get::<_, Option<String>>(3)?.map(|_| views::parsed::<Name>(row, 3)).transpose()?;
+    let port = row.get::<_, Option<String>>(3)?.map(|_| columns::parsed::<Name>(row, 3)).transpose()?;
     Ok(HistoryEntry {
         number: row.get(0)?,
         at: Timestamp(row.get(1)?),
-        act: views::word(row, 2, &HistoryAction::ALL)?,
+        act: columns::word(row, 2, &HistoryAction::ALL)?,
         port,
         attempt: row.get(4)?,
         on_backup: row.get(5)?,

@@ -4,11 +4,15 @@ use bytes::Bytes;
 use rusqlite::{Connection, Row};
 use tocsin_model::{mark::Mark, time::Timestamp};
 
-use super::{AfterCommit, SqliteSpool, intake::insert_received};
+use super::intake::insert_received;
 use crate::{
     error::StoreError,
     spool::{LocationKey, ReceivedMessage},
-    sqlite::records::{execute, query_all},
+    sqlite::{
+        spool::spool_files::SqliteSpool,
+        statements::{execute, query_all},
+        writer::AfterCommit,
+    },
 };
 
 impl SqliteSpool {

@@ -4,18 +4,24 @@ use rusqlite::Connection;
 use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp};
 
 use super::{
-    OpenChanges,
-    aggregation::{join, leave_group},
     history::{NewEntry, add, port_of},
-    intake::{insert_legs, insert_parts, ordinal_of},
-    outcomes::answer,
+    intake::insert_parts,
 };
 use crate::{
     error::StoreError,
     spool::{
         AffectedCounts, EditedMessage, Ending, Head, HistoryAction, LegState, MessageEdit, NewLeg, ReprocessedMessage,
     },
-    sqlite::records::{execute, query_one},
+    sqlite::{
+        spool::{
+            columns::ordinal_of,
+            groups::{join, leave_group},
+            message_rows::insert_legs,
+            open_counts::OpenChanges,
+            replies::answer,
+        },
+        statements::{execute, query_one},
+    },
 };
 
 /// Legs of one message must be consecutive.

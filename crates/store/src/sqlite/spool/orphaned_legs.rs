@@ -8,14 +8,14 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{
-    history::{NewEntry, add},
-    intake::{insert_legs_from, ordinal_of},
-};
+use super::history::{NewEntry, add};
 use crate::{
     error::StoreError,
     spool::{HistoryAction, LegState, NewLeg},
-    sqlite::records::{execute, query_all, query_one},
+    sqlite::{
+        spool::{columns::ordinal_of, message_rows::insert_legs_from},
+        statements::{execute, query_all, query_one},
+    },
 };
 
 /// Send ports that legs of an exchange wait for, other than `known`. One index search per port.

@@ -15,7 +15,7 @@ use rusqlite::{Connection, Row};
 use tocsin_model::id::Name;
 
 use super::{
-    MIGRATIONS, OpenCounts, SpoolOptions, encryption,
+    MIGRATIONS, encryption,
     partition_assignment::{AssignmentState, PARTITIONS_MAX, PartitionAssignment},
     views,
 };
@@ -23,7 +23,8 @@ use crate::{
     error::StoreError,
     spool::PartitionNumber,
     sqlite::{
-        records::{execute, query_all, query_one},
+        spool::{columns, open_counts::OpenCounts, options::SpoolOptions},
+        statements::{execute, query_all, query_one},
         writer::{AfterCommit, Database, LOG_STEP_BYTES, Options, truncate_wal, with_suffix},
     },
 };
@@ -47,6 +48,7 @@ pub const FILES: [&str; PARTITIONS_MAX as usize] = [
     "spool-14.db",
     "spool-15.db",
 ];
+
 /// Metric labels of partitions by number.
 const LABELS: [&str; PARTITIONS_MAX as usize] =
     ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"];
@@ -235,7 +237,7 @@ fn read_layout(connection: &Connection) -> Result<Option<Layout>, StoreError> {
 }
 
 fn read_homes(connection: &Connection) -> Result<BTreeMap<(Name, Name), PartitionNumber>, StoreError> {
-    let read = |row: &Row<'_>| Ok(((views::parsed(row, 0)?, views::parsed(row, 1)?), PartitionNumber(row.get(2)?)));
+    let read = |row: &Row<'_>| Ok(((columns::parsed(row, 0)?, columns::parsed(row, 1)?), PartitionNumber(row.get(2)?)));
     Ok(query_all(connection, "SELECT exchange, port, partition FROM homes", (), read)?.into_iter().collect())
 }
 

@@ -1,11 +1,6 @@
 //! Read-only queries: messages, their legs, and lists of them.
 
-use std::{fmt, str::FromStr};
-
-use rusqlite::{
-    Connection, Row,
-    types::{Type, Value},
-};
+use rusqlite::{Connection, Row, types::Value};
 use tocsin_model::{exchange::MessageKind, id::MessageId, time::Timestamp};
 
 use crate::{
@@ -15,11 +10,15 @@ use crate::{
         Ending, Leg, LegState, MessageFilter, MessageStatus, OriginalMessage, StoredExchange, StoredMessage,
         WaitingLegs,
     },
-    sqlite::records::{query_all, query_one},
+    sqlite::{
+        spool::columns::{head, parsed, word},
+        statements::{query_all, query_one},
+    },
 };
 
 const MESSAGE: &str = "SELECT id, exchange, port, kind, answers, reply, head, bytes, accepted_at, expires_at, ended_at, \
                        ending, suspended, part_of, sender FROM messages";
+
 pub(super) const LEG: &str = "number, legs.port, replies, state, attempts, on_backup, due_at, tried_at, said, through";
 
 /// Highest message id ever assigned.
@@ -268,24 +267,4 @@ pub(super) fn read_leg(row: &Row<'_>, at: usize) -> rusqlite::Result<Leg> {
         said: row.get(at + 8)?,
         through: row.get::<_, Option<String>>(at + 9)?.map(|_| parsed(row, at + 9)).transpose()?,
     })
-}
-
-/// Names cannot borrow from the row, so the head is parsed from its text at once.
-pub(super) fn head(row: &Row<'_>, at: usize) -> rusqlite::Result<crate::spool::Head> {
-    let text = row.get_ref(at)?.as_str()?;
-    serde_json::from_str(text).map_err(|error| damaged(at, &error.to_string()))
-}
-
-/// Value at a stored position.
-pub(super) fn word<T: Copy>(row: &Row<'_>, at: usize, all: &[T]) -> rusqlite::Result<T> {
-    let place: usize = row.get(at)?;
-    all.get(place).copied().ok_or_else(|| damaged(at, "unknown position"))
-}
-
-pub(super) fn parsed<T: FromStr<Err: fmt::Display>>(row: &Row<'_>, at: usize) -> rusqlite::Result<T> {
-    row.get_ref(at)?.as_str()?.parse().map_err(|error: T::Err| damaged(at, &error.to_string()))
-}
-
-fn damaged(at: usize, why: &str) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(at, Type::Text, why.to_owned().into())
 }

@@ -1,6 +1,7 @@
-use std::sync::mpsc;
+use std::sync::{atomic::AtomicU64, mpsc};
 
 use super::*;
+use crate::sqlite::writer::{errors::failed, free_space::FreeSpace, options::LOG_STEP_BYTES};
 
 const OPTIONS: Options = Options {
     page_bytes: 4_096,
@@ -12,6 +13,7 @@ const OPTIONS: Options = Options {
     synced: true,
     migrations: &[NOTES],
 };
+
 const NOTES: &str = "CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT NOT NULL) STRICT";
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {

@@ -26,13 +26,13 @@ const MAGIC: u32 = 0x377f_0682;
 /// # Errors
 /// `Damaged`, with advice; `Unavailable` if the WAL cannot be read.
 pub(super) fn check(database: &Path) -> Result<(), StoreError> {
-    let path = super::with_suffix(database, "-wal");
+    let path = super::file::with_suffix(database, "-wal");
     let file = match OpenOptions::new().read(true).open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(super::cannot_open(&path, error)),
+        Err(error) => return Err(super::file::cannot_open(&path, error)),
     };
-    match find_damage(file).map_err(|error| super::cannot_open(&path, error))? {
+    match find_damage(file).map_err(|error| super::file::cannot_open(&path, error))? {
         None => Ok(()),
         Some(Damage { at, commits }) => Err(StoreError::Damaged(format!(
             "`{path}` is damaged at byte {at}, so SQLite would leave out at least {commits} later commits that were \

@@ -1,0 +1,512 @@
+//! The facets of the records port and the port of entries, each a few lines over the files above.
+
+use std::{
+    ops::RangeInclusive,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use tocsin_model::{
+    id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
+    ldap::LdapFilter,
+    segment::Segment,
+    subscriber::Subscriber,
+    subscription::Subscription,
+    suppression::{Policy, Report, Suppression, Target},
+    time::Timestamp,
+};
+use tokio::sync::watch;
+
+use crate::{
+    bounded_scan::ScanPage,
+    entries::{DiskCheck, Entries, EntryReadJob, EntryWatcher, EntryWriteJob, PreparedAdd, PreparedModify},
+    error::StoreError,
+    inbox::Listener,
+    records::{
+        ApiKey, ApiKeyStore, ApplicationStore, ApplicationVersion, ChangeLog, EndpointKey, FailingEndpoint,
+        FollowedSchedule, IndexedSubscription, Installation, MatchStore, Merge, MergeRefusal, NewApplicationVersion,
+        NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, PutDevice, Recipient, RecipientStore,
+        RecordChange, RecordCounts, ScheduleMembers, ScheduleStore, ScheduledSubscription, SegmentScan,
+        SegmentScanBounds, SegmentStore, SubscriberFilter, SubscriberStore, SubscriptionCounts, SubscriptionFilter,
+        SubscriptionStore, SuppressionFilter, SuppressionStore, UpdateSubscription, Written, no_subscription,
+    },
+    sqlite::records::{
+        api_keys, applications,
+        database::SqliteRecords,
+        endpoints,
+        entries::Writer,
+        matching, merges, prepared, recipients, schedules, segments, subscriber_rows, subscribers, subscriptions,
+        suppressions,
+        transaction::{self, RecordsTransaction},
+    },
+};
+
+#[async_trait]
+impl ApplicationStore for SqliteRecords {
+    async fn put_application(&self, new: NewApplicationVersion<'_>) -> Result<u32, StoreError> {
+        let NewApplicationVersion { name, text, author, now } = new;
+        let (name, text, author) = (name.clone(), self.keys.seal(text)?, author.to_owned());
+        self.change(move |tx| applications::put(tx, &name, &text, &author, now)).await
+    }
+
+    async fn applications(&self) -> Result<Vec<ApplicationVersion>, StoreError> {
+        let found = self.database.read(applications::all).await?;
+        found.into_iter().map(|version| self.opened(version)).collect()
+    }
+
+    async fn application(&self, name: &Name, version: Option<u32>) -> Result<Option<ApplicationVersion>, StoreError> {
+        let name = name.clone();
+        let found = self.database.read(move |connection| applications::one(connection, &name, version)).await?;
+        found.map(|version| self.opened(version)).transpose()
+    }
+
+    async fn application_history(&self, name: &Name) -> Result<Vec<ApplicationVersion>, StoreError> {
+        let name = name.clone();
+        let found = self.database.read(move |connection| applications::history(connection, &name)).await?;
+        found.into_iter().map(|version| self.opened(version)).collect()
+    }
+
+    async fn remove_application(&self, name: &Name, _now: Timestamp) -> Result<(), StoreError> {
+        loop {
+            let name = name.clone();
+            if self.change(move |tx| applications::remove_step(tx, &name)).await? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl SubscriberStore for SqliteRecords {
+    async fn put_subscriber(
+        &self,
+        new: NewSubscriber,
+        expect: Precondition,
+        now: Timestamp,
+    ) -> Result<Subscriber, StoreError> {
+        self.change_if_space(move |tx| subscribers::put(tx, new, expect, now)).await
+    }
+
+    async fn put_subscribers(
+        &self,
+        new: Vec<NewSubscriber>,
+        now: Timestamp,
+    ) -> Result<Vec<Written<SubscriberNumber>>, StoreError> {
+        self.change_if_space(move |tx| subscribers::put_many(tx, new, now)).await
+    }
+
+    async fn subscriber(&self, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError> {
+        let id = id.clone();
+        self.database.read(move |connection| subscriber_rows::find(connection, &id)).await
+    }
+
+    async fn has_subscriber(&self, number: SubscriberNumber) -> Result<bool, StoreError> {
+        self.database.read(move |connection| subscriber_rows::exists(connection, number)).await
+    }
+
+    async fn scan_subscribers(
+        &self,
+        filter: &SubscriberFilter,
+        after: Option<&SubscriberId>,
+        limit: usize,
+    ) -> Result<ScanPage<Subscriber, SubscriberId>, StoreError> {
+        let (filter, after) = (filter.clone(), after.cloned());
+        self.database.read(move |connection| subscribers::list(connection, &filter, after.as_ref(), limit)).await
+    }
+
+    async fn remove_subscriber(
+        &self,
+        id: &SubscriberId,
+        expect: Precondition,
+        _now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let id = id.clone();
+        self.change(move |tx| subscribers::remove(tx, &id, expect)).await
+    }
+
+    async fn merge_subscribers(
+        &self,
+        from: &SubscriberId,
+        into: &SubscriberId,
+        now: Timestamp,
+    ) -> Result<Result<Merge, MergeRefusal>, StoreError> {
+        let (from, into) = (from.clone(), into.clone());
+        self.change_if_space(move |tx| merges::merge(tx, &from, &into, now)).await
+    }
+
+    async fn merge_of(&self, from: &SubscriberId) -> Result<Option<Merge>, StoreError> {
+        let from = from.clone();
+        self.database.read(move |connection| merges::last(connection, &from)).await
+    }
+
+    async fn unfinished_merges(&self) -> Result<Vec<Merge>, StoreError> {
+        self.database.read(merges::unfinished).await
+    }
+
+    async fn finish_merge(&self, from: SubscriberNumber) -> Result<(), StoreError> {
+        self.change(move |tx| merges::finish(tx.connection, from)).await
+    }
+
+    async fn put_device(&self, put: PutDevice<'_>) -> Result<Subscriber, StoreError> {
+        let PutDevice { id, name, device, keeps_state, now } = put;
+        let (id, name) = (id.clone(), name.clone());
+        self.change_if_space(move |tx| subscribers::put_device(tx, &id, name, device, keeps_state, now)).await
+    }
+
+    async fn remove_device(&self, id: &SubscriberId, name: &Name, now: Timestamp) -> Result<Subscriber, StoreError> {
+        let (id, name) = (id.clone(), name.clone());
+        self.change(move |tx| subscribers::remove_device(tx, &id, &name, now)).await
+    }
+}
+
+#[async_trait]
+impl SegmentStore for SqliteRecords {
+    async fn put_segment(&self, new: NewSegment, expect: Precondition, now: Timestamp) -> Result<Segment, StoreError> {
+        self.change(move |tx| segments::put(tx, new, expect, now)).await
+    }
+
+    async fn segment(&self, name: &Name) -> Result<Option<Segment>, StoreError> {
+        let name = name.clone();
+        self.database.read(move |connection| segments::find(connection, &name)).await
+    }
+
+    async fn segments(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Segment>, StoreError> {
+        let after = after.cloned();
+        self.database.read(move |connection| segments::list(connection, after.as_ref(), limit)).await
+    }
+
+    async fn remove_segment(&self, name: &Name, expect: Precondition, _now: Timestamp) -> Result<(), StoreError> {
+        let name = name.clone();
+        self.change(move |tx| segments::remove(tx, &name, expect)).await
+    }
+
+    async fn scan_matching(
+        &self,
+        filter: &LdapFilter,
+        after: Option<&SubscriberId>,
+        bounds: SegmentScanBounds,
+    ) -> Result<SegmentScan, StoreError> {
+        let (filter, after) = (filter.clone(), after.cloned());
+        self.database.read(move |connection| segments::scan_matching(connection, &filter, after.as_ref(), bounds)).await
+    }
+}
+
+#[async_trait]
+impl SubscriptionStore for SqliteRecords {
+    async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError> {
+        self.change_if_space(move |tx| {
+            let written = subscriptions::put_many(tx, &[new], now)?;
+            let id = written.into_iter().next().expect("one line has one answer")?;
+            subscriptions::find(tx.connection, id)?.ok_or_else(|| no_subscription(id))
+        })
+        .await
+    }
+
+    async fn put_subscriptions(
+        &self,
+        new: Vec<NewSubscription>,
+        now: Timestamp,
+    ) -> Result<Vec<Written<SubscriptionId>>, StoreError> {
+        self.change_if_space(move |tx| subscriptions::put_many(tx, &new, now)).await
+    }
+
+    async fn update_subscription(&self, update: UpdateSubscription) -> Result<Subscription, StoreError> {
+        let UpdateSubscription { id, change, expect, now } = update;
+        self.change(move |tx| subscriptions::update(tx, id, &change, expect, now)).await
+    }
+
+    async fn wake_subscriptions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        // Usually no subscription is due, and then nothing is written.
+        if !self.database.read(move |connection| subscriptions::is_any_to_wake(connection, now)).await? {
+            return Ok(0);
+        }
+        self.change(move |tx| subscriptions::wake(tx, now, limit)).await
+    }
+
+    async fn subscription(&self, id: SubscriptionId) -> Result<Option<Subscription>, StoreError> {
+        self.database.read(move |connection| subscriptions::find(connection, id)).await
+    }
+
+    async fn scan_subscriptions(
+        &self,
+        filter: &SubscriptionFilter,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<ScanPage<Subscription, SubscriptionId>, StoreError> {
+        let filter = filter.clone();
+        self.database.read(move |connection| subscriptions::list(connection, &filter, after, limit)).await
+    }
+
+    async fn remove_subscription(
+        &self,
+        id: SubscriptionId,
+        expect: Precondition,
+        _now: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.change(move |tx| subscriptions::remove(tx, id, expect)).await
+    }
+
+    async fn subscription_counts(&self) -> Result<Vec<SubscriptionCounts>, StoreError> {
+        self.database.read(subscriptions::counts).await
+    }
+}
+
+#[async_trait]
+impl SuppressionStore for SqliteRecords {
+    async fn put_suppressions(&self, new: Vec<Suppression>) -> Result<(), StoreError> {
+        self.change_if_space(move |tx| suppressions::put_many(tx, &new)).await
+    }
+
+    async fn report_suppressions(
+        &self,
+        reports: Vec<Report>,
+        policy: &Policy,
+        now: Timestamp,
+    ) -> Result<Vec<Suppression>, StoreError> {
+        let policy = policy.clone();
+        self.change(move |tx| suppressions::report(tx, reports, &policy, now)).await
+    }
+
+    async fn suppression(&self, target: &Target) -> Result<Option<Suppression>, StoreError> {
+        let target = target.clone();
+        self.database.read(move |connection| suppressions::find_in_any_form(connection, &target)).await
+    }
+
+    async fn scan_suppressions(
+        &self,
+        filter: &SuppressionFilter,
+        after: Option<&Target>,
+        limit: usize,
+    ) -> Result<ScanPage<Suppression, Target>, StoreError> {
+        let (filter, after) = (filter.clone(), after.map(Target::to_string));
+        self.database.read(move |connection| suppressions::list(connection, &filter, after.as_deref(), limit)).await
+    }
+
+    async fn remove_suppression(&self, target: &Target) -> Result<(), StoreError> {
+        let target = target.clone();
+        self.change(move |tx| suppressions::remove(tx, &target)).await
+    }
+
+    async fn prune_suppressions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        // Usually no suppression is expired, and then nothing is written.
+        if !self.database.read(move |connection| suppressions::is_any_expired(connection, now)).await? {
+            return Ok(0);
+        }
+        self.change(move |tx| suppressions::prune(tx, now, limit)).await
+    }
+
+    fn newest_suppression(&self) -> ChangeSequence {
+        ChangeSequence(self.published.newest_suppression.load(Ordering::Acquire))
+    }
+
+    async fn suppression_changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<RecordChange>, StoreError> {
+        self.database.read(move |connection| transaction::suppression_changes(connection, after, limit)).await
+    }
+}
+
+#[async_trait]
+impl RecipientStore for SqliteRecords {
+    async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
+        if let Some(recipients) = self.published.recipient_cache.recipients(subscriptions) {
+            return Ok(recipients);
+        }
+        let (subscriptions, published) = (subscriptions.to_vec(), self.published.clone());
+        self.database
+            .read(move |connection| recipients::find(connection, &published.recipient_cache, &subscriptions))
+            .await
+    }
+
+    async fn put_failing_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError> {
+        self.change(move |tx| endpoints::put(tx.connection, &endpoints)).await
+    }
+
+    async fn remove_failing_endpoints(&self, endpoints: Vec<EndpointKey>) -> Result<(), StoreError> {
+        self.change(move |tx| endpoints::remove(tx.connection, &endpoints)).await
+    }
+
+    async fn failing_endpoints(
+        &self,
+        after: Option<&EndpointKey>,
+        limit: usize,
+    ) -> Result<Vec<FailingEndpoint>, StoreError> {
+        let after = after.cloned();
+        self.database.read(move |connection| endpoints::list(connection, after.as_ref(), limit)).await
+    }
+}
+
+#[async_trait]
+impl ChangeLog for SqliteRecords {
+    async fn changes(&self, after: ChangeSequence, limit: usize) -> Result<Vec<RecordChange>, StoreError> {
+        self.database.read(move |connection| transaction::changes(connection, after, limit)).await
+    }
+
+    fn newest_change(&self) -> watch::Receiver<ChangeSequence> {
+        self.published.newest.subscribe()
+    }
+
+    fn keep_changes_after(&self, place: ChangeSequence) {
+        self.published.changes_needed.store(place.0, Ordering::Relaxed);
+    }
+
+    fn listen(&self, subscriber: SubscriberNumber) -> Listener {
+        self.published.listeners.listen(subscriber)
+    }
+}
+
+#[async_trait]
+impl MatchStore for SqliteRecords {
+    async fn indexed_subscriptions(
+        &self,
+        application: &Name,
+        after: Option<SubscriptionId>,
+        limit: usize,
+    ) -> Result<Vec<IndexedSubscription>, StoreError> {
+        let application = application.clone();
+        let after = after.map_or(0, |after| after.0);
+        self.database.read(move |connection| matching::indexed(connection, &application, after, limit)).await
+    }
+
+    async fn indexed_at(
+        &self,
+        application: &Name,
+        ranges: &[RangeInclusive<SubscriptionId>],
+        at: ChangeSequence,
+    ) -> Result<Vec<IndexedSubscription>, StoreError> {
+        let (application, ranges) = (application.clone(), ranges.to_vec());
+        self.database.read(move |connection| matching::indexed_at(connection, &application, &ranges, at)).await
+    }
+
+    async fn subscriptions_of(
+        &self,
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<SubscriptionId>, StoreError> {
+        let subscribers = subscribers.to_vec();
+        self.database.read(move |connection| subscriptions::all_of_subscribers(connection, &subscribers, at)).await
+    }
+
+    async fn memberships(
+        &self,
+        segments: &[Name],
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<u64>, StoreError> {
+        let (segments, subscribers) = (segments.to_vec(), subscribers.to_vec());
+        self.database.read(move |connection| segments::memberships(connection, &segments, &subscribers, at)).await
+    }
+
+    async fn profiles(
+        &self,
+        subscribers: &[SubscriberNumber],
+        at: ChangeSequence,
+    ) -> Result<Vec<Option<Arc<ProfileImage>>>, StoreError> {
+        let subscribers = subscribers.to_vec();
+        self.database.read(move |connection| segments::profiles(connection, &subscribers, at)).await
+    }
+}
+
+#[async_trait]
+impl ScheduleStore for SqliteRecords {
+    async fn schedules(
+        &self,
+        application: &Name,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<FollowedSchedule>, StoreError> {
+        let application = application.clone();
+        self.database.read(move |connection| schedules::list(connection, &application, after, limit)).await
+    }
+
+    async fn scheduled_subscriptions(
+        &self,
+        members: ScheduleMembers<'_>,
+    ) -> Result<Vec<ScheduledSubscription>, StoreError> {
+        let ScheduleMembers { application, class, schedule, after, limit } = members;
+        let (application, class, schedule) = (application.clone(), class.clone(), schedule.to_owned());
+        let job = move |connection: &Connection| {
+            schedules::members(connection, &application, &class, &schedule, after, limit)
+        };
+        self.database.read(job).await
+    }
+
+    async fn schedule_of(&self, id: SubscriptionId) -> Result<Option<(Box<str>, Timestamp)>, StoreError> {
+        self.database.read(move |connection| schedules::of(connection, id)).await
+    }
+
+    async fn delete_schedule(&self, application: &Name, class: &Name, schedule: &str) -> Result<bool, StoreError> {
+        let (application, class, schedule) = (application.clone(), class.clone(), schedule.to_owned());
+        self.change(move |tx| schedules::remove(tx, &application, &class, &schedule)).await
+    }
+}
+
+#[async_trait]
+impl ApiKeyStore for SqliteRecords {
+    async fn put_api_key(&self, key: ApiKey) -> Result<(), StoreError> {
+        self.change(move |tx| api_keys::put(tx, &key)).await
+    }
+
+    async fn api_keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        self.database.read(api_keys::all).await
+    }
+
+    async fn removed_api_keys(&self) -> Result<Vec<(String, String)>, StoreError> {
+        self.database.read(api_keys::removed).await
+    }
+
+    async fn remove_api_key(&self, id: &str) -> Result<(), StoreError> {
+        let id = id.to_owned();
+        self.change(move |tx| api_keys::remove(tx, &id)).await
+    }
+
+    fn newest_key_change(&self) -> watch::Receiver<ChangeSequence> {
+        self.published.newest_key.subscribe()
+    }
+}
+
+#[async_trait]
+impl Installation for SqliteRecords {
+    fn installation(&self) -> &str {
+        &self.installation
+    }
+
+    fn secret(&self) -> &[u8; 32] {
+        &self.secret
+    }
+
+    fn counts(&self) -> RecordCounts {
+        *self.published.counts.lock()
+    }
+
+    async fn probe(&self) -> Result<Duration, StoreError> {
+        self.database.probe().await
+    }
+}
+
+#[async_trait]
+impl Entries for SqliteRecords {
+    fn watch(&self, watcher: Arc<dyn EntryWatcher>) {
+        let _ = self.published.watcher.set(watcher);
+    }
+
+    async fn read(&self, job: EntryReadJob) -> Result<(), StoreError> {
+        self.database.read(move |connection| job(connection)).await
+    }
+
+    async fn change(&self, room: DiskCheck, job: EntryWriteJob) -> Result<(), StoreError> {
+        let job = move |tx: &mut RecordsTransaction<'_>| job(&mut Writer(tx));
+        match room {
+            DiskCheck::Required => self.change_if_space(job).await,
+            DiskCheck::Skipped => SqliteRecords::change(self, job).await,
+        }
+    }
+
+    async fn modify_prepared(&self, retouch: PreparedModify) -> Result<bool, StoreError> {
+        self.write_prepared(prepared::PreparedChange::of_modify(retouch)).await
+    }
+
+    async fn add_prepared(&self, arrival: PreparedAdd) -> Result<bool, StoreError> {
+        self.write_prepared(prepared::PreparedChange::of_add(arrival)).await
+    }
+}
