@@ -18,7 +18,7 @@ mod watch; // waiting between two syncs
 
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, limits::Limit};
 use serde_json::{Map, Value as Json};
 use tocsin_model::{
     collection::Stamp,
@@ -158,7 +158,10 @@ impl Replica {
     /// The statement writes; the error of SQLite.
     pub fn query(&self, sql: &str) -> Result<(Vec<String>, Vec<Vec<Json>>), ReplicaError> {
         self.connection.pragma_update(None, "query_only", true)?;
+        // ATTACH counts as reading, and would create a file.
+        let attached_max = self.connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
         let found = self.rows_of(sql);
+        self.connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, attached_max)?;
         self.connection.pragma_update(None, "query_only", false)?;
         found
     }

@@ -13,7 +13,7 @@ use tocsin_model::id::Name;
 use tocsin_pace::AdaptiveConcurrency;
 use tokio::{sync::oneshot, time::Instant};
 
-use crate::SyncError;
+use crate::error::{SyncError, SyncLimit};
 
 /// Limits of concurrent sync work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,7 +206,12 @@ impl Pool {
             metrics::counter!("tocsin_sync_refused_total", "pool" => self.0.name).increment(1);
             let position = state.waiting;
             let reason = format!("{position} requests wait for the {} pool already", self.0.name);
-            return Err(SyncError::Busy { reason, retry_after: state.retry_after(now), position });
+            return Err(SyncError::Busy {
+                limit: SyncLimit::Pool,
+                reason,
+                retry_after: state.retry_after(now),
+                position,
+            });
         }
         let (sender, receiver) = oneshot::channel();
         state.wait(application, collection, sender);
@@ -333,7 +338,9 @@ mod tests {
         assert!(futures_poll(&mut second).await.is_none(), "it waits");
         assert_eq!(pool.status(), PoolStatus { name: "upload", size: 1, size_max: 1, busy: 1, waiting: 1 });
         match pool.acquire(&shop, None).await {
-            Err(SyncError::Busy { position: 1, retry_after, .. }) => assert!(retry_after >= Duration::from_secs(1)),
+            Err(SyncError::Busy { limit: SyncLimit::Pool, position: 1, retry_after, .. }) => {
+                assert!(retry_after >= Duration::from_secs(1))
+            }
             _ => panic!("the queue is full"),
         }
         drop(first);

@@ -6,7 +6,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tocsin_model::problem::{Code, Problem};
 use tocsin_store::collections::{DeviceNumber, HistoryPoint, ReplicaCursor};
 
-use crate::SyncError;
+use crate::error::SyncError;
 
 pub(crate) struct Seal(hmac::Key);
 

@@ -4,28 +4,19 @@
 //! their values, and the segment. A row has one key per share of its partition; a subscriber has one per combination of
 //! its values. Rows shared through other rows have the keys of those.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::json;
 use tocsin_model::{
     collection::{Identity, Share},
     field::Fields,
     id::Name,
-    ldap::{Entry, LdapFilter},
-    problem::{Code, Problem},
     subscriber::Subscriber,
     value::Value,
 };
 
-use tocsin_store::error::StoreError;
-
-use crate::{Replicas, SyncError, catalogue::Collections};
-
 /// Maximum keys of a subscriber: attributes may have many values, and those of several are combined.
 pub const KEYS_MAX: usize = 4_096;
-
-/// Subscriber properties of a share, and its segment.
-type ShareCriterion = (Vec<Identity>, Option<Name>);
 
 /// Keys of a row by its own fields.
 pub(crate) fn own_keys(application: &Name, partition: &[Share], fields: &Fields, row: &[Value]) -> Vec<String> {
@@ -68,83 +59,17 @@ pub(crate) fn joins<'a>(
     })
 }
 
-fn key_text(application: &Name, pairs: &[(&Identity, String)], audience: Option<&Name>) -> String {
+pub(crate) fn key_text(application: &Name, pairs: &[(&Identity, String)], audience: Option<&Name>) -> String {
     let pairs: Vec<(String, &str)> =
         pairs.iter().map(|(identity, text)| (identity.to_string(), text.as_str())).collect();
     json!([application, pairs, audience]).to_string()
 }
 
-/// Text of a value in a key; `None` if it cannot be one.
-fn text_of(value: &Value) -> Option<String> {
-    match value {
-        Value::Null | Value::List(_) | Value::Map(_) => None,
-        Value::Text(text) => Some(text.to_string()),
-        Value::Number(number) if number.fract() == 0.0 && number.abs() < 9e15 => Some(format!("{number:.0}")),
-        value => Some(serde_json::to_string(value).expect("a value is JSON").trim_matches('"').to_owned()),
-    }
-}
-
-impl Replicas {
-    /// Keys of a subscriber in an application.
-    pub(crate) async fn keys_of_subscriber(
-        &self,
-        application: &Name,
-        collections: &Collections,
-        subscriber: &Subscriber,
-    ) -> Result<Vec<String>, SyncError> {
-        let mut asked: BTreeSet<ShareCriterion> = BTreeSet::new();
-        for ready in collections.iter() {
-            for share in &ready.definition.partition {
-                if let Share::Identity { fields, audience, .. } = share {
-                    let mut identities: Vec<Identity> = fields.values().cloned().collect();
-                    identities.sort();
-                    asked.insert((identities, audience.clone()));
-                }
-            }
-        }
-        let mut members: BTreeMap<Name, bool> = BTreeMap::new();
-        let mut keys = Vec::new();
-        for (identities, audience) in asked {
-            if let Some(segment) = &audience {
-                if !members.contains_key(segment) {
-                    let is_member = self.is_member(segment, subscriber).await?;
-                    members.insert(segment.clone(), is_member);
-                }
-                if !members[segment] {
-                    continue;
-                }
-            }
-            for values in combinations(&identities, subscriber) {
-                keys.push(key_text(application, &values, audience.as_ref()));
-                if keys.len() > KEYS_MAX {
-                    return Err(SyncError::from(
-                        Problem::new(
-                            Code::TooMany,
-                            "attributes",
-                            format!(
-                                "the partition properties of `{}` have more than {KEYS_MAX} combinations of values",
-                                subscriber.id
-                            ),
-                        )
-                        .param("limit", KEYS_MAX),
-                    ));
-                }
-            }
-        }
-        Ok(keys)
-    }
-
-    pub(crate) async fn is_member(&self, segment: &Name, subscriber: &Subscriber) -> Result<bool, SyncError> {
-        let Some(stored) = self.segment_store.segment(segment).await? else { return Ok(false) };
-        // A device without keys would drop its rows, so an unreadable filter is an error.
-        let filter = LdapFilter::parse(&stored.filter)
-            .map_err(|_| StoreError::Damaged(format!("the filter of the segment `{segment}`")))?;
-        Ok(filter.matches(&Entry::from(subscriber)))
-    }
-}
-
 /// All combinations of property values, cut off well above the maximum.
-fn combinations<'a>(identities: &'a [Identity], subscriber: &Subscriber) -> Vec<Vec<(&'a Identity, String)>> {
+pub(crate) fn combinations<'a>(
+    identities: &'a [Identity],
+    subscriber: &Subscriber,
+) -> Vec<Vec<(&'a Identity, String)>> {
     let mut found: Vec<Vec<(&Identity, String)>> = vec![Vec::new()];
     for identity in identities {
         let values = values_of(identity, subscriber);
@@ -170,6 +95,16 @@ fn values_of(identity: &Identity, subscriber: &Subscriber) -> Vec<String> {
     }
 }
 
+/// Text of a value in a key; `None` if it cannot be one.
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::Null | Value::List(_) | Value::Map(_) => None,
+        Value::Text(text) => Some(text.to_string()),
+        Value::Number(number) if number.fract() == 0.0 && number.abs() < 9e15 => Some(format!("{number:.0}")),
+        value => Some(serde_json::to_string(value).expect("a value is JSON").trim_matches('"').to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,7 +115,7 @@ mod tests {
             number: tocsin_model::id::SubscriberNumber(1),
             id: "ann".parse().expect("an id"),
             profile: tocsin_model::subscriber::Profile { attributes, ..Default::default() },
-            devices: BTreeMap::new(),
+            devices: std::collections::BTreeMap::new(),
             preferences: Default::default(),
             created_at: Default::default(),
             updated_at: Default::default(),

@@ -7,17 +7,10 @@
 use std::{collections::HashMap, error::Error, future::Future, time::Duration};
 
 use serde_json::{Map, Value as Json};
-use tocsin_model::{
-    collection::{Changed, Stamp},
-    id::Name,
-};
-use tocsin_store::{
-    collections::{RaisedEvent, StoredRow},
-    error::StoreError,
-    sqlite::collections::RowTransaction,
-};
+use tocsin_model::{collection::Stamp, id::Name};
+use tocsin_store::{collections::RaisedEvent, error::StoreError, sqlite::collections::RowTransaction};
 
-use crate::{Replicas, SyncError, catalogue::Ready};
+use crate::{error::SyncError, replicas::Replicas};
 
 /// Maximum events of one intake batch.
 pub const EVENTS_AT_ONCE_MAX: usize = 1_000;
@@ -58,10 +51,6 @@ pub enum Round {
     /// Some events wait and are retried.
     Held,
 }
-
-/// Checkpoints of the applications.
-#[derive(Default)]
-pub(crate) struct EventCheckpoints(tokio::sync::Mutex<HashMap<Name, Stamp>>);
 
 impl Replicas {
     /// Waits until rows raised events since the last return. For a single waiter.
@@ -185,32 +174,4 @@ impl From<StoreError> for HoldReason {
     fn from(error: StoreError) -> Self {
         HoldReason::Failed(error.into())
     }
-}
-
-/// Stores the event of a row change, if the class requires one: old row, new row and id.
-pub(crate) fn raise_event(
-    ledger: &mut RowTransaction<'_>,
-    application: &Name,
-    ready: &Ready,
-    version: Stamp,
-    (old, new, id): (Option<&StoredRow>, Option<&str>, &str),
-) -> Result<(), StoreError> {
-    if ready.definition.raises.is_empty() {
-        return Ok(());
-    }
-    let fields = &ready.definition.fields;
-    let read = |body: &str| {
-        let shown = fields.stored_as_json(body).map_err(|_| StoreError::Damaged(format!("the row `{id}`")))?;
-        Ok::<Event, StoreError>(serde_json::from_str(&shown).expect("a row is JSON"))
-    };
-    let before = old.and_then(|old| old.body.as_deref()).map(read).transpose()?;
-    let after = new.map(read).transpose()?;
-    let changed = Changed { id, before: before.as_ref(), after: after.as_ref(), at: ledger.now() };
-    for raise in &ready.definition.raises {
-        if let Some(event) = raise.event(&changed) {
-            let event = Json::Object(event).to_string().into();
-            ledger.raise(application, &RaisedEvent { stamp: version, class: raise.event.clone(), event })?;
-        }
-    }
-    Ok(())
 }

@@ -23,8 +23,9 @@ use tocsin_store::{
 
 use crate::{
     catalogue::{Collections, Ready},
+    outbox,
     programs::{ConflictDecision, PendingConflicts},
-    raise_events, row_sharing,
+    row_sharing,
 };
 
 /// Maximum distance of an edit's stamps from the server's clock, for stamps beyond the newest one of the server.
@@ -578,7 +579,7 @@ pub(crate) fn write_row(
         joins,
     };
     let version = ledger.write(old, &new)?;
-    raise_events::raise_event(ledger, application, ready, version, (old, new.body.as_deref(), write.id))?;
+    outbox::raise_event(ledger, application, ready, version, (old, new.body.as_deref(), write.id))?;
     if keys_change {
         row_sharing::update_shared_rows(ledger, application, collections, (ready.number, write.id))?;
     }
@@ -598,7 +599,7 @@ pub(crate) fn remove_row(
         RowWrite { collection, id, body: None, author, seen, columns: None, keys: Vec::new(), joins: Vec::new() };
     let version = ledger.write(Some(row), &gone)?;
     if let Some(ready) = collections.of_number(collection) {
-        raise_events::raise_event(ledger, application, ready, version, (Some(row), None, &row.id))?;
+        outbox::raise_event(ledger, application, ready, version, (Some(row), None, &row.id))?;
     }
     row_sharing::update_shared_rows(ledger, application, collections, (collection, &row.id))
 }

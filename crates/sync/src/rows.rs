@@ -18,10 +18,10 @@ use tocsin_store::{
 };
 
 use crate::{
-    Replicas, SyncError,
     catalogue::{Collections, Ready},
-    no_collection,
+    error::{SyncError, no_collection},
     reconcile::{Write, check_row_id, read, remove_row, write_row},
+    replicas::Replicas,
     row_sharing,
 };
 

@@ -182,6 +182,11 @@ async fn a_query_of_a_replica_does_not_write() {
         let error = phone.replica.query(sql).expect_err(sql).to_string();
         assert!(error.contains("a query only reads"), "{sql}: {error}");
     }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("other.db");
+    let attach = format!("ATTACH '{}' AS other", path.display());
+    let error = phone.replica.query(&attach).expect_err("refused").to_string();
+    assert!(error.contains("too many attached databases") && !path.exists(), "{error}");
     assert_eq!(phone.replica.query("SELECT * FROM things").expect("read"), before);
     phone.run("UPDATE things SET qty = 7 WHERE id = 'a'");
 }

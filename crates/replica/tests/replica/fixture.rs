@@ -120,7 +120,13 @@ impl SyncFixture {
     pub async fn subscriber(&self, id: &str, attributes: Json) {
         let attributes = serde_json::from_value(attributes).expect("attributes");
         let profile = Profile { attributes, ..Profile::default() };
-        let new = NewSubscriber { id: id.parse().expect("an id"), profile, devices: None, preferences: None };
+        let new = NewSubscriber {
+            kept: Default::default(),
+            id: id.parse().expect("an id"),
+            profile,
+            devices: None,
+            preferences: None,
+        };
         self.records.put_subscriber(new, Precondition::Any, self.now()).await.expect("stored");
     }
 

@@ -195,3 +195,32 @@ async fn edits_come_in_order_and_without_gaps() {
     let again = send(1).await.expect("passed over");
     assert_eq!((again.applied, again.uploaded), (0, 1));
 }
+
+/// The edits before the gap were applied but not recorded, so the corrected block applied them twice.
+#[tokio::test]
+async fn nothing_of_a_block_with_a_gap_is_applied() {
+    let (fixture, phone) = shop().await;
+    let device = fixture.sync.device(&phone.token).expect("known");
+    let begun = fixture.sync.begin(&device, Begin::default()).await.expect("begun");
+    let before = fixture.rows("customers").await;
+    for batch in [None, Some("b1")] {
+        let block = |numbers: [u64; 2]| {
+            let edits = numbers.map(|n| match edit(n, "customers", "c3", json!({"name": "x"})) {
+                SentEdit::Edit(edit) => SentEdit::Edit(Edit { batch: batch.map(str::to_owned), ..edit }),
+                unreadable => unreadable,
+            });
+            fixture.sync.upload(&device, &begun.session, || Ok((edits.into(), 0)))
+        };
+        let refused = block([1, 3]).await;
+        assert!(matches!(refused, Err(SyncError::Invalid(_))), "{refused:?}");
+        assert_eq!(fixture.rows("customers").await, before, "{batch:?}");
+    }
+    let sent = fixture.sync.upload(&device, &begun.session, || {
+        Ok((
+            vec![edit(1, "customers", "c3", json!({"name": "x"})), edit(2, "customers", "c3", json!({"name": "y"}))],
+            0,
+        ))
+    });
+    let taken = sent.await.expect("taken in");
+    assert_eq!((taken.applied, taken.uploaded), (2, 2));
+}

@@ -88,7 +88,7 @@ async fn each_change_for_a_device_wakes_it() {
         subscriber: ann.id.clone(),
         key: Some("one".to_owned()),
         device: None,
-        enabled: true,
+        enabled: Some(true),
         values: "{}".into(),
         terms: SubscriptionParams::default(),
     };
@@ -102,7 +102,7 @@ async fn each_change_for_a_device_wakes_it() {
                 let device = Device { channel: mail.clone(), address: "ann".to_owned(), state: DeviceState::Active };
                 fixture
                     .records
-                    .put_device(PutDevice { id: &ann.id, name: &mail, device, now: fixture.now() })
+                    .put_device(PutDevice { id: &ann.id, name: &mail, device, keeps_state: false, now: fixture.now() })
                     .await
                     .expect("stored");
             }
