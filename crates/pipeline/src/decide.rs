@@ -12,9 +12,13 @@ use tocsin_model::{
 };
 use tocsin_store::records::Recipient;
 
-use crate::load_work::Loaded;
+use crate::{
+    load_work::Loaded,
+    suppress::{Destination, Suppressions},
+};
 
 /// Outcome of a notification that was not sent.
+#[derive(Clone)]
 pub(crate) struct Unsent {
     pub outcome: Outcome,
     pub reason: Reason,
@@ -53,6 +57,28 @@ pub(crate) fn time_to_send(
         let text = "the send hours of its class and the quiet hours of its subscriber leave no time to send it";
         Unsent::suspended(ReasonKind::Unreachable, text)
     })
+}
+
+/// The most severe cause why the address of a device is suppressed for a notification.
+pub(crate) fn suppression(
+    suppressions: &Suppressions,
+    loaded: &Loaded,
+    recipient: &Recipient,
+    (name, device): (&Name, &Device),
+    now: Timestamp,
+) -> Option<Cause> {
+    if suppressions.is_empty() {
+        return None;
+    }
+    let channel = loaded.compiled.application.channels.get(&device.channel)?;
+    let edited = loaded.edit.as_ref().and_then(|edit| edit.address.as_deref());
+    let to = Destination {
+        protocol: &channel.protocol,
+        address: edited.unwrap_or(&device.address),
+        subscriber: &recipient.id,
+        device: name,
+    };
+    suppressions.cause(&to, loaded.delivery_policy.critical, now)
 }
 
 /// Result of choosing a device.

@@ -1,19 +1,11 @@
 //! Step 3: a work item is formatted and sent through its channel, which yields dispositions.
 //!
 //! One worker per channel claims due work items, formats them on the fly and hands them to the channel's sessions, up
-//! to a bound in flight. The channel's recorder receives the result of each notification.
+//! to a bound in flight. The tracker of an item receives the disposition of each of its notifications.
 
 mod in_order; // dispatch of items whose event class is in ordered mode
 
-use std::{
-    collections::HashMap,
-    panic::AssertUnwindSafe,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
@@ -22,12 +14,12 @@ use tocsin_model::{
     application::DeliveryLog,
     delivery_policy::Priority,
     id::{Name, NotificationBatchId, WorkItemId},
-    receipt::{Outcome, Reason, ReasonKind},
+    receipt::ReasonKind,
     time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{ClaimWindow, ClaimWork, WorkItem},
+    journal::{Claim, ClaimWindow, ClaimWork, WorkItem},
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -37,11 +29,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Flow,
+    active_version::ActiveVersion,
+    decide::Unsent,
+    delivery_tracker::{DeliveryTracker, ItemDetails},
     dispatch_items::ItemDispatch,
+    in_flight::InFlight,
     load_work::{Loaded, Unreadable},
     options::PipelineOptions,
-    record_receipts::Report,
-    running::Running,
     suspects::{CRASHES_APART, ExclusivePermit, Work},
     windows::Windows,
 };
@@ -68,11 +62,11 @@ const DOWN_PAUSE: Duration = Duration::from_secs(1);
 /// Claims and delivers the due work of one channel.
 pub(crate) struct Worker {
     pub flow: Arc<Flow>,
-    pub running: Arc<Running>,
+    pub active: Arc<ActiveVersion>,
     pub channel: Name,
     pub lease: Duration,
     pub log: DeliveryLog,
-    pub reports: mpsc::Sender<Report>,
+    pub in_flight: Arc<InFlight>,
     pub answers: mpsc::Sender<Answer>,
     /// Open digest windows of the channel.
     pub windows: Arc<Windows>,
@@ -89,7 +83,10 @@ impl Worker {
         let worker = Arc::new(self);
         let [pressing, all] = worker.bounds.clone();
         let pressing = worker.clone().work(Priority::High, pressing, &stop);
-        tokio::join!(worker.work(Priority::Low, all, &stop), pressing);
+        tokio::join!(worker.clone().work(Priority::Low, all, &stop), pressing);
+        if !stop.is_cancelled() {
+            tracing::error!(channel = %worker.channel, "the recorder of a channel panicked: the channel sends nothing");
+        }
     }
 
     /// Delivers work of this priority or higher.
@@ -99,7 +96,7 @@ impl Worker {
         let mut tasks = JoinSet::new();
         let mut arrivals = worker.flow.work_queue.arrivals().work;
         let mut switched = worker.flow.switches.changes();
-        while !stop.is_cancelled() {
+        while !stop.is_cancelled() && !worker.in_flight.is_closed() {
             let Some(permit) = stop.run_until_cancelled(items.clone().acquire_owned()).await else { break };
             let permit = permit.expect("the semaphore is never closed");
             while tasks.try_join_next().is_some() {}
@@ -147,22 +144,22 @@ impl Worker {
     /// Whether the channel as a whole is failing (circuit breaker). Then one item at a time probes it, and the others
     /// wait without using up their attempts.
     fn is_failing(&self) -> bool {
-        self.running.channel(&self.channel).is_some_and(|open| open.down().is_some())
+        self.active.channel(&self.channel).is_some_and(|open| open.down().is_some())
     }
 
     /// Whether there may be work of this priority or higher.
     fn has_work(&self, least: Priority) -> bool {
-        least > Priority::High || self.running.has_high_priority()
+        least > Priority::High || self.active.has_high_priority()
     }
 
     /// Claims up to `limit` items, with all other items of their digest windows. No other claim of this channel runs
     /// meanwhile: two jobs for one window would split its digests.
     async fn claim(&self, least: Priority, limit: usize) -> Result<Vec<Vec<WorkItem>>, StoreError> {
-        if !self.has_work(least) || self.flow.switches.pauses_delivery(&self.running.name, &self.channel) {
+        if !self.has_work(least) || self.flow.switches.pauses_delivery(&self.active.name, &self.channel) {
             return Ok(Vec::new());
         }
         let _alone = self.claiming.lock().await;
-        let (application, now) = (&self.running.name, self.flow.clock.now());
+        let (application, now) = (&self.active.name, self.flow.clock.now());
         let claimed = self
             .flow
             .work_queue
@@ -172,7 +169,8 @@ impl Worker {
         let suspects = &self.flow.suspects;
         for at in 0..jobs.len() {
             if let Err(error) = self.claim_rest_of(&mut jobs[at]).await {
-                self.release_jobs(&jobs, self.flow.clock.now() + REST_AFTER_FAILURE).await;
+                let claims: Vec<Claim<WorkItemId>> = jobs.iter().flatten().map(|item| item.claim).collect();
+                self.release_claims(&claims, Some(self.flow.clock.now() + REST_AFTER_FAILURE)).await;
                 return Err(error);
             }
         }
@@ -192,7 +190,7 @@ impl Worker {
             return self.lease;
         }
         let now = self.flow.clock.now();
-        match self.flow.work_queue.next_due(&self.running.name, &self.channel, now).await {
+        match self.flow.work_queue.next_due(&self.active.name, &self.channel, now).await {
             Ok(Some(due)) => due.since(now).clamp(Duration::from_millis(1), self.lease),
             Ok(None) => self.lease,
             Err(_) => REST_AFTER_FAILURE,
@@ -202,48 +200,37 @@ impl Worker {
     /// Delivers a job. After a panic, the job is tried again when its lease expires, up to a limit.
     async fn deliver(&self, items: Vec<WorkItem>, bounds: &InFlightLimits, stop: &CancellationToken) {
         let suspects = &self.flow.suspects;
+        let claims: Vec<Claim<WorkItemId>> = items.iter().map(|item| item.claim).collect();
         let works: Vec<Work> = items.iter().map(|item| Work::Item(item.claim.id)).collect();
         // Work that was in progress when the process crashed runs alone among such suspects.
         let alone = if works.iter().any(|work| suspects.crashes(*work) > 0) {
             match self.wait_for_turn(&items, stop).await {
                 Some(alone) => Some(alone),
-                None => {
-                    for item in &items {
-                        // A lost claim cannot be released.
-                        let _ = self.flow.work_queue.release(item.claim, None).await;
-                    }
-                    return;
-                }
+                None => return self.release_claims(&claims, None).await,
             }
         } else {
             None
         };
-        let mut begun: Vec<(u64, WorkItem)> = Vec::with_capacity(items.len());
-        for (item, work) in items.into_iter().zip(works) {
-            let key = next_key();
-            let under_way = suspects.enter(work, alone.as_ref());
-            if self.reports.send(Report::Begun { key, item: item.clone(), under_way }).await.is_err() {
-                return;
-            }
-            begun.push((key, item));
-        }
+        let begin = |(item, work)| self.in_flight.begin(item, suspects.enter(work, alone.as_ref()));
+        let begun: Option<Vec<Arc<DeliveryTracker>>> = items.into_iter().zip(works).map(begin).collect();
+        let Some(mut begun) = begun else { return self.release_claims(&claims, None).await };
         // From here on the in-progress marker keeps it.
         drop(alone);
         let released = match AssertUnwindSafe(self.deliver_started(&mut begun, bounds, stop)).catch_unwind().await {
             Ok(Ok(())) => return self.panics.lock().clear(&begun),
             Ok(Err(released)) => Some(released),
             Err(_) => {
-                let ids: Vec<_> = begun.iter().map(|(_, item)| item.claim.id.to_string()).collect();
+                let ids: Vec<_> = begun.iter().map(|tracker| tracker.item().claim.id.to_string()).collect();
                 tracing::error!(items = ids.join(", "), "delivering work items panicked");
                 metrics::counter!("tocsin_deliver_panics_total").increment(1);
                 self.panics.lock().count(&begun);
                 None
             }
         };
-        for (key, item) in begun {
-            let _ = self.reports.send(Report::Released { key }).await;
+        for tracker in begun {
+            tracker.release();
             if let Some(ReleaseRequest { due_at }) = released {
-                let _ = self.flow.work_queue.release(item.claim, due_at).await;
+                let _ = self.flow.work_queue.release(tracker.item().claim, due_at).await;
             }
         }
     }
@@ -269,7 +256,7 @@ impl Worker {
     /// Removes from `begun` the items that are finished here.
     async fn deliver_started(
         &self,
-        begun: &mut Vec<(u64, WorkItem)>,
+        begun: &mut Vec<Arc<DeliveryTracker>>,
         bounds: &InFlightLimits,
         stop: &CancellationToken,
     ) -> Result<(), ReleaseRequest> {
@@ -279,7 +266,7 @@ impl Worker {
         let mut feeding: Vec<ItemDispatch> = Vec::with_capacity(begun.len());
         let mut at = 0;
         while at < begun.len() {
-            let (key, item) = &begun[at];
+            let (tracker, item) = (&begun[at], begun[at].item());
             let broken_off = self.panics.lock().of(item);
             let poison = self.flow.suspects.poison(Work::Item(item.claim.id));
             let loaded = match (poison, broken_off) {
@@ -294,9 +281,9 @@ impl Worker {
             };
             match loaded {
                 Ok(loaded) => {
-                    let (key, due_at) = (*key, item.due_at);
+                    let (tracker, due_at) = (tracker.clone(), item.due_at);
                     let ordinals = loaded.ordinals.clone();
-                    feeding.push(ItemDispatch { key, loaded, ordinals, dispatched: 0, left: Vec::new(), due_at });
+                    feeding.push(ItemDispatch { tracker, loaded, ordinals, dispatched: 0, left: Vec::new(), due_at });
                     at += 1;
                 }
                 Err(Unreadable::Temporary(error)) => {
@@ -304,19 +291,19 @@ impl Worker {
                     return Err(ReleaseRequest { due_at: Some(self.flow.clock.now() + REST_AFTER_FAILURE) });
                 }
                 Err(Unreadable::Permanent(what)) => {
-                    let (key, item) = begun.remove(at);
-                    if let Err(ReleaseRequest { due_at }) = self.suspend_unread(key, &item, &what, bounds).await {
-                        let _ = self.reports.send(Report::Released { key }).await;
-                        let _ = self.flow.work_queue.release(item.claim, due_at).await;
+                    let tracker = begun.remove(at);
+                    if let Err(ReleaseRequest { due_at }) = self.suspend_unread(&tracker, &what, bounds).await {
+                        tracker.release();
+                        let _ = self.flow.work_queue.release(tracker.item().claim, due_at).await;
                     }
                 }
             }
         }
         let is_ordered = feeding.len() == 1 && feeding[0].loaded.is_ordered();
         if is_ordered
-            && let Err(error) = self.running.lanes.learn(&self.flow, &self.running.name, &feeding[0].loaded).await
+            && let Err(error) = self.active.lanes.learn(&self.flow, &self.active.name, &feeding[0].loaded).await
         {
-            tracing::error!(%error, item = %begun[0].1.claim.id, "earlier notifications of the lanes of a work item cannot be read yet");
+            tracing::error!(%error, item = %begun[0].item().claim.id, "earlier notifications of the lanes of a work item cannot be read yet");
             return Err(ReleaseRequest { due_at: Some(self.flow.clock.now() + REST_AFTER_FAILURE) });
         }
         let total = feeding.iter().map(|item| item.loaded.ordinals.len()).sum();
@@ -325,7 +312,7 @@ impl Worker {
         };
         drop(ahead);
         let mut permit = Some(permit);
-        for (at, ItemDispatch { key, loaded, .. }) in feeding.iter().enumerate() {
+        for (at, ItemDispatch { tracker, loaded, .. }) in feeding.iter().enumerate() {
             // Each item takes its share, and the last takes the rest. A request above the total limit takes the whole
             // limit.
             let is_last = at + 1 == feeding.len();
@@ -333,20 +320,20 @@ impl Worker {
                 Some(whole) if !is_last => whole.split(loaded.ordinals.len().min(whole.num_permits())),
                 _ => permit.take(),
             };
-            let (accepted, delivery_policy) = (loaded.accepted.clone(), loaded.delivery_policy.clone());
-            let subscriptions = loaded.notifications().subscriptions.clone();
-            let counters = loaded.counters.clone();
-            let read = Report::Read { key: *key, accepted, subscriptions, delivery_policy, counters, permit: part };
-            if self.reports.send(read).await.is_err() {
-                return Ok(());
-            }
+            let details = ItemDetails {
+                accepted: loaded.accepted.clone(),
+                subscriptions: loaded.notifications().subscriptions.clone(),
+                delivery_policy: loaded.delivery_policy.clone(),
+                counters: loaded.counters.clone(),
+            };
+            tracker.begin_dispatch(details, part);
         }
         match is_ordered {
             true => self.dispatch_in_order(&mut feeding[0], stop).await,
             false => self.dispatch(&mut feeding, stop).await,
         }
-        for ItemDispatch { key, dispatched, left, due_at, .. } in feeding {
-            let _ = self.reports.send(Report::Dispatched { key, dispatched, left, due_at }).await;
+        for ItemDispatch { tracker, dispatched, left, due_at, .. } in feeding {
+            tracker.finish_dispatch(dispatched, left, due_at);
         }
         Ok(())
     }
@@ -357,7 +344,7 @@ impl Worker {
         self.windows.settled(window).await;
         let now = self.flow.clock.now();
         self.windows.close(now);
-        let (application, most) = (&self.running.name, WINDOW_NOTIFICATIONS_MAX);
+        let (application, most) = (&self.active.name, WINDOW_NOTIFICATIONS_MAX);
         job.extend(
             self.flow
                 .work_queue
@@ -374,22 +361,22 @@ impl Worker {
         Ok(())
     }
 
-    /// Releases jobs to the journal untouched.
-    async fn release_jobs(&self, jobs: &[Vec<WorkItem>], due_at: Timestamp) {
-        for item in jobs.iter().flatten() {
+    /// Releases items to the journal untouched.
+    async fn release_claims(&self, claims: &[Claim<WorkItemId>], due_at: Option<Timestamp>) {
+        for claim in claims {
             // A lost claim cannot be released.
-            let _ = self.flow.work_queue.release(item.claim, Some(due_at)).await;
+            let _ = self.flow.work_queue.release(*claim, due_at).await;
         }
     }
 
     /// Suspends an item that cannot be read, with the reason for the operator.
     async fn suspend_unread(
         &self,
-        key: u64,
-        item: &WorkItem,
+        tracker: &Arc<DeliveryTracker>,
         what: &str,
         bounds: &InFlightLimits,
     ) -> Result<(), ReleaseRequest> {
+        let item = tracker.item();
         tracing::error!(item = %item.claim.id, batch = %item.batch, what, "a work item cannot be read and is suspended");
         let now = self.flow.clock.now();
         let ordinals = match &item.ordinals {
@@ -405,19 +392,12 @@ impl Worker {
             }
         };
         let permit = Some(bounds.permit(ordinals.len()).await);
-        let (accepted, subscriptions, delivery_policy) = (Vec::new(), Vec::new(), Arc::default());
-        let counters = self.flow.classes.other();
-        let read = Report::Read { key, accepted, subscriptions, delivery_policy, counters, permit };
-        let _ = self.reports.send(read).await;
+        tracker.begin_dispatch(ItemDetails::unknown(self.flow.classes.other()), permit);
         let dispatched = ordinals.len();
         for ordinal in ordinals {
-            let reason = Reason::new(ReasonKind::Internal, what);
-            let report = Report::Unsent { key, ordinal, at: now, outcome: Outcome::Suspended, reason };
-            if self.reports.send(report).await.is_err() {
-                return Ok(());
-            }
+            tracker.unsent(ordinal, now, Unsent::suspended(ReasonKind::Internal, what));
         }
-        let _ = self.reports.send(Report::Dispatched { key, dispatched, left: Vec::new(), due_at: now }).await;
+        tracker.finish_dispatch(dispatched, Vec::new(), now);
         Ok(())
     }
 }
@@ -444,15 +424,15 @@ impl Panics {
         self.0.get(&item.claim.id).copied().unwrap_or(0)
     }
 
-    fn count(&mut self, items: &[(u64, WorkItem)]) {
+    fn count(&mut self, items: &[Arc<DeliveryTracker>]) {
         if self.0.len() < PANICS_KNOWN {
-            items.iter().for_each(|(_, item)| *self.0.entry(item.claim.id).or_default() += 1);
+            items.iter().for_each(|tracker| *self.0.entry(tracker.item().claim.id).or_default() += 1);
         }
     }
 
-    fn clear(&mut self, items: &[(u64, WorkItem)]) {
+    fn clear(&mut self, items: &[Arc<DeliveryTracker>]) {
         if !self.0.is_empty() {
-            self.0.retain(|id, _| items.iter().all(|(_, item)| item.claim.id != *id));
+            self.0.retain(|id, _| items.iter().all(|tracker| tracker.item().claim.id != *id));
         }
     }
 }
@@ -499,9 +479,4 @@ impl InFlightLimits {
     pub fn is_idle(&self) -> bool {
         self.notifications.available_permits() == self.notifications_max
     }
-}
-
-pub(crate) fn next_key() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }

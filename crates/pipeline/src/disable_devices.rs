@@ -15,11 +15,7 @@ use tocsin_store::{
 };
 use tokio::task::JoinHandle;
 
-use crate::{
-    Flow,
-    endpoints::{EndpointUpdate, apply_endpoint_updates},
-    running::Running,
-};
+use crate::{Flow, active_version::ActiveVersion, endpoints::EndpointUpdate, update_endpoints::apply_endpoint_updates};
 
 /// Maximum number of devices waiting to be marked. Beyond it, the next message for the device reports it again.
 const WAITING_MAX: usize = 10_000;
@@ -40,7 +36,7 @@ pub(crate) struct RejectedAddress {
 
 /// Marks devices in a background task, so that deliveries wait for no write to the records.
 pub(crate) struct Disabler {
-    running: Arc<Running>,
+    active: Arc<ActiveVersion>,
     waiting: Vec<RejectedAddress>,
     endpoints: Vec<EndpointUpdate>,
     at_work: Option<JoinHandle<()>>,
@@ -48,13 +44,8 @@ pub(crate) struct Disabler {
 
 impl Disabler {
     /// Creates a disabler for an application.
-    pub fn new(running: Arc<Running>) -> Self {
-        Disabler { running, waiting: Vec::new(), endpoints: Vec::new(), at_work: None }
-    }
-
-    /// The application of the devices.
-    pub fn running(&self) -> &Running {
-        &self.running
+    pub fn new(active: Arc<ActiveVersion>) -> Self {
+        Disabler { active, waiting: Vec::new(), endpoints: Vec::new(), at_work: None }
     }
 
     /// Queues an endpoint to be handled.
@@ -75,12 +66,12 @@ impl Disabler {
     pub fn work(&mut self, flow: &Arc<Flow>) {
         let is_anything = !(self.waiting.is_empty() && self.endpoints.is_empty());
         if is_anything && self.at_work.as_ref().is_none_or(JoinHandle::is_finished) {
-            let (flow, running, gone) = (flow.clone(), self.running.clone(), std::mem::take(&mut self.waiting));
+            let (flow, active, gone) = (flow.clone(), self.active.clone(), std::mem::take(&mut self.waiting));
             let endpoints = std::mem::take(&mut self.endpoints);
             self.at_work = Some(tokio::spawn(async move {
-                apply_endpoint_updates(&flow, &running, endpoints).await;
+                apply_endpoint_updates(&flow, &active, endpoints).await;
                 for gone in gone {
-                    if let Err(error) = mark(&flow, &running, &gone).await {
+                    if let Err(error) = mark(&flow, &active, &gone).await {
                         tracing::error!(%error, subscription = %gone.subscription, "a device that is gone cannot be marked");
                     }
                 }
@@ -89,7 +80,7 @@ impl Disabler {
     }
 
     /// Waits until the queue is empty.
-    pub async fn finish(mut self, flow: &Arc<Flow>) {
+    pub async fn finish(&mut self, flow: &Arc<Flow>) {
         for _ in 0..2 {
             if let Some(work) = self.at_work.take() {
                 let _ = work.await;
@@ -102,7 +93,7 @@ impl Disabler {
     }
 }
 
-async fn mark(flow: &Flow, running: &Running, gone: &RejectedAddress) -> Result<(), StoreError> {
+async fn mark(flow: &Flow, active: &ActiveVersion, gone: &RejectedAddress) -> Result<(), StoreError> {
     let Some(recipient) = flow.recipient_store.recipients(&[gone.subscription]).await?.pop().flatten() else {
         return Ok(());
     };
@@ -112,7 +103,7 @@ async fn mark(flow: &Flow, running: &Running, gone: &RejectedAddress) -> Result<
     };
     let Some((name, device)) = recipient.devices.iter().find(|(_, device)| is_gone(device)) else { return Ok(()) };
     match gone.reason.kind {
-        ReasonKind::Bounced => suppress(flow, running, gone, device).await,
+        ReasonKind::Bounced => suppress(flow, active, gone, device).await,
         _ => disable(flow, gone, &recipient, name, device).await,
     }
 }
@@ -126,15 +117,22 @@ async fn disable(
 ) -> Result<(), StoreError> {
     let subscriber = &recipient.id;
     let device = Device { state: DeviceState::Bounced, ..device.clone() };
-    flow.subscriber_store.put_device(PutDevice { id: subscriber, name, device, now: flow.clock.now() }).await?;
+    flow.subscriber_store
+        .put_device(PutDevice { id: subscriber, name, device, keeps_state: false, now: flow.clock.now() })
+        .await?;
     metrics::counter!("tocsin_deliver_devices_bounced_total").increment(1);
     let reason = &gone.reason.text;
     tracing::warn!(%subscriber, device = %name, reason, "a device is gone for good and not used any more");
     Ok(())
 }
 
-async fn suppress(flow: &Flow, running: &Running, gone: &RejectedAddress, device: &Device) -> Result<(), StoreError> {
-    let Some(channel) = running.channel(&device.channel) else { return Ok(()) };
+async fn suppress(
+    flow: &Flow,
+    active: &ActiveVersion,
+    gone: &RejectedAddress,
+    device: &Device,
+) -> Result<(), StoreError> {
+    let Some(channel) = active.channel(&device.channel) else { return Ok(()) };
     let protocol = channel.protocol();
     let report = Report {
         target: Target::address(protocol, &gone.address),

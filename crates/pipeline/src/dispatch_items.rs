@@ -22,15 +22,16 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    decide::{Chosen, Unsent, choose_device, time_to_send},
-    deliver_work::{REST_AFTER_FAILURE, Worker, next_key},
+    active_version::OpenedChannel,
+    decide::{Chosen, Unsent, choose_device, suppression, time_to_send},
+    deliver_work::{REST_AFTER_FAILURE, Worker},
+    delivery_tracker::DeliveryTracker,
     digest::{Group, GroupKey, Groups, group_key},
+    in_flight::TrackedNotification,
     load_work::Loaded,
     multicast::Multicasts,
-    record_receipts::Report,
     render::{Member, render},
     render_cache::RenderCache,
-    running::OpenedChannel,
 };
 
 /// Notifications per chunk: their recipients are read together, then they are formatted and handed over.
@@ -38,12 +39,11 @@ const RECIPIENTS: usize = 512;
 
 /// Dispatch progress of one work item of a job.
 pub(crate) struct ItemDispatch {
-    /// Key under which its recorder knows it.
-    pub key: u64,
+    pub tracker: Arc<DeliveryTracker>,
     pub loaded: Loaded,
     /// Ordinals of its notifications to dispatch now.
     pub ordinals: Vec<u32>,
-    /// Notifications already reported or handed over.
+    /// Number of notifications already decided on or handed over.
     pub dispatched: usize,
     /// Ordinals of notifications that were not tried, due again at `due_at`.
     pub left: Vec<u32>,
@@ -114,14 +114,13 @@ impl Worker {
         collected: &mut DispatchGroups,
         stop: &CancellationToken,
     ) -> Result<(), DispatchInterrupted> {
-        let ItemDispatch { key, loaded, ordinals, dispatched, left, .. } = &mut items[at];
-        let key = *key;
+        let ItemDispatch { tracker, loaded, ordinals, dispatched, left, .. } = &mut items[at];
         let limit = loaded.delivery_policy.multicast.map_or(0, |limit| limit as usize);
         // A multiple of the multicast size, so that no multicast is split.
         let chunk_size = RECIPIENTS.next_multiple_of(limit.max(1));
         for (chunk_at, chunk) in ordinals.chunks(chunk_size).enumerate() {
             let rest = &ordinals[chunk_at * chunk_size..];
-            if (chunk_at > 0 || at > 0) && stop.is_cancelled() {
+            if (chunk_at > 0 || at > 0) && stop.is_cancelled() || self.in_flight.is_closed() {
                 left.extend(rest);
                 return Err(DispatchInterrupted(None));
             }
@@ -147,34 +146,29 @@ impl Worker {
                 }
                 let taken = match recipient {
                     Ok(recipient) => {
-                        self.decide(loaded, (at, ordinal), recipient, Ticket { key, ordinal }, now, collected).await
+                        self.decide(loaded, (at, ordinal), recipient, tracker.ticket(ordinal), now, collected).await
                     }
                     Err(unsent) => Err(unsent),
                 };
-                let report = match taken {
+                match taken {
                     Ok(DispatchDecision::Grouped) => continue,
                     Ok(DispatchDecision::Ready(channel, outgoing)) => {
                         self.log_attempt(&outgoing);
-                        *dispatched += 1;
                         ready.push(channel, outgoing);
-                        continue;
                     }
-                    Ok(DispatchDecision::Later(due_at)) => Report::Snoozed { key, ordinal, due_at },
+                    Ok(DispatchDecision::Later(due_at)) => tracker.snooze(ordinal, due_at),
                     Ok(DispatchDecision::DestinationPaused(channel, due_at)) => {
-                        Report::Held { key, ordinal, channel, at: now, due_at }
+                        tracker.hold(ordinal, &channel, now, due_at);
                     }
                     Ok(DispatchDecision::InWindow(window)) => {
                         let placing = collected.placed.insert((at, window)).then(|| self.windows.placing(window));
-                        Report::Gathered { key, ordinal, window, placing }
+                        tracker.defer_to_window(ordinal, window, placing);
                     }
-                    Ok(DispatchDecision::NoDevice(reason)) => Report::Passed { key, ordinal, at: now, reason },
-                    Ok(DispatchDecision::Suppressed(cause)) => Report::Suppressed { key, ordinal, at: now, cause },
-                    Err(Unsent { outcome, reason }) => Report::Unsent { key, ordinal, at: now, outcome, reason },
-                };
-                *dispatched += 1;
-                if self.reports.send(report).await.is_err() {
-                    return Err(DispatchInterrupted(None));
+                    Ok(DispatchDecision::NoDevice(reason)) => tracker.no_device(ordinal, now, reason),
+                    Ok(DispatchDecision::Suppressed(cause)) => tracker.suppress(ordinal, now, cause),
+                    Err(unsent) => tracker.unsent(ordinal, now, unsent),
                 }
+                *dispatched += 1;
             }
             ready.send(&self.answers).await;
             tokio::task::yield_now().await;
@@ -238,7 +232,7 @@ impl Worker {
 
     fn choose<'r>(&self, loaded: &Loaded, recipient: &'r Recipient, now: Timestamp) -> Result<Chosen<'r>, Unsent> {
         choose_device(loaded, recipient, &self.channel, |name, device| {
-            self.flow.suppressions.of(loaded, recipient, name, device, now)
+            suppression(&self.flow.suppressions, loaded, recipient, (name, device), now)
         })
     }
 
@@ -334,7 +328,7 @@ impl Worker {
             .devices
             .get(device)
             .ok_or_else(|| Unsent::suspended(ReasonKind::Unreachable, format!("the device `{device}` is gone")))?;
-        let open = self.running.channel(&target.channel).ok_or_else(|| {
+        let open = self.active.channel(&target.channel).ok_or_else(|| {
             let text = format!("the application has no channel `{}`", target.channel);
             Unsent::suspended(ReasonKind::Unreachable, text)
         })?;
@@ -356,7 +350,7 @@ impl Worker {
         }
         groups.reverse();
         while !groups.is_empty() {
-            if stop.is_cancelled() {
+            if stop.is_cancelled() || self.in_flight.is_closed() {
                 return record_unsent(items, None, groups.into_iter().flat_map(|group| group.members));
             }
             let some = groups.split_off(groups.len().saturating_sub(RECIPIENTS));
@@ -378,8 +372,9 @@ impl Worker {
             let mut ready = Ready::default();
             for (recipient, Group { device, members }) in recipients.into_iter().zip(some.into_iter().rev()) {
                 let now = self.flow.clock.now();
-                let joined = next_key();
-                let rendered = recipient.and_then(|recipient| {
+                let tracked: Vec<TrackedNotification> =
+                    members.iter().map(|(at, ordinal)| (items[*at].tracker.clone(), *ordinal)).collect();
+                let decision = recipient.and_then(|recipient| {
                     let notified: Vec<Member<'_>> = members
                         .iter()
                         .map(|(at, ordinal)| Member { loaded: &items[*at].loaded, ordinal: *ordinal })
@@ -392,48 +387,24 @@ impl Worker {
                     let (used, to) = (self.parts_used(&channel), (&device, target));
                     let message =
                         render(&self.flow, &notified, &recipient, to, used, &mut RenderCache::default(), now)?;
-                    let ticket = Ticket { key: joined, ordinal: 0 };
+                    let ticket = self.in_flight.join(tracked.clone());
                     let (loaded, ordinal) = (notified[0].loaded, notified[0].ordinal);
                     let outgoing = self.outgoing(loaded, ordinal, &recipient, target, ticket, Arc::new(message));
                     Ok(DigestDecision::Now(channel, outgoing))
                 });
-                let tickets: Vec<Ticket> = members
-                    .into_iter()
-                    .map(|(at, ordinal)| {
-                        items[at].dispatched += 1;
-                        Ticket { key: items[at].key, ordinal }
-                    })
-                    .collect();
-                let sent = match rendered {
+                members.iter().for_each(|(at, _)| items[*at].dispatched += 1);
+                match decision {
                     Ok(DigestDecision::Now(channel, outgoing)) => {
                         metrics::counter!("tocsin_deliver_digest_messages_total").increment(1);
                         self.log_attempt(&outgoing);
                         ready.push(channel, outgoing);
-                        self.reports.send(Report::Joined { key: joined, members: tickets }).await.is_ok()
                     }
                     Ok(DigestDecision::Later(channel, due_at)) => {
-                        let held = |Ticket { key, ordinal }| Report::Held {
-                            key,
-                            ordinal,
-                            channel: channel.clone(),
-                            at: now,
-                            due_at,
-                        };
-                        self.report(tickets.into_iter().map(held)).await
+                        tracked.iter().for_each(|(tracker, ordinal)| tracker.hold(*ordinal, &channel, now, due_at));
                     }
-                    Err(Unsent { outcome, reason }) => {
-                        let unsent = |Ticket { key, ordinal }| Report::Unsent {
-                            key,
-                            ordinal,
-                            at: now,
-                            outcome,
-                            reason: reason.clone(),
-                        };
-                        self.report(tickets.into_iter().map(unsent)).await
+                    Err(unsent) => {
+                        tracked.iter().for_each(|(tracker, ordinal)| tracker.unsent(*ordinal, now, unsent.clone()));
                     }
-                };
-                if !sent {
-                    return;
                 }
             }
             ready.send(&self.answers).await;
@@ -477,16 +448,6 @@ impl Worker {
         let subject = content.subject.as_deref().map(redact::text);
         let body = content.text.as_deref().or(content.json.as_deref()).or(content.html.as_deref()).map(redact::text);
         tracing::info!(%id, %channel, address, subject, body, "sending");
-    }
-
-    /// Sends reports to the recorder. Returns whether it still receives.
-    async fn report(&self, reports: impl Iterator<Item = Report>) -> bool {
-        for report in reports {
-            if self.reports.send(report).await.is_err() {
-                return false;
-            }
-        }
-        true
     }
 
     /// Reads the recipients of some notifications.

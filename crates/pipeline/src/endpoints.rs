@@ -1,34 +1,22 @@
-//! Endpoint supervision: a device whose endpoint has failed for days is disabled, with a warning at half of that
-//! time.
+//! Endpoint supervision: which endpoints fail and for how long. A device whose endpoint has failed for days is
+//! disabled, with a warning at half of that time.
 //!
 //! Applies only where the device address is the endpoint itself, such as the URL of a webhook: failures of a service
 //! that serves many devices say nothing about one of them. The time of the first failure is durable, so that the
-//! period survives restarts; failure counts are written at most once an hour. An application can receive events about
-//! its endpoints. They are accepted before the device is changed: at-least-once, if the process ends in between.
+//! period survives restarts; failure counts are written at most once an hour.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use parking_lot::Mutex;
-use tocsin_delivery::{Answer, redact};
+use tocsin_delivery::Answer;
 use tocsin_model::{
-    application::endpoint_source,
-    event::EventPacker,
-    field::Field,
     id::{Name, SubscriberId, SubscriptionId},
     receipt::{Disposition, ReasonKind},
-    subscriber::{Device, DeviceState},
     time::Timestamp,
-    value::Value,
 };
 use tocsin_store::{
     error::StoreError,
-    records::{EndpointKey, FailingEndpoint, PutDevice, RecipientStore},
-};
-
-use crate::{
-    Flow,
-    accept_events::{self, AcceptError, Submission},
-    running::Running,
+    records::{EndpointKey, FailingEndpoint, RecipientStore},
 };
 
 /// Maximum number of failing endpoints tracked. Further ones are counted once some of these recover.
@@ -57,7 +45,7 @@ pub(crate) enum EndpointUpdate {
 }
 
 /// Action that a failure requires.
-enum Due {
+pub(crate) enum Due {
     Nothing,
     Write,
     Warn,
@@ -157,81 +145,49 @@ impl Endpoints {
         }
     }
 
-    /// Carries out a task about an endpoint.
-    pub async fn apply_update(&self, flow: &Flow, running: &Running, update: EndpointUpdate) -> Result<(), StoreError> {
-        let (key, subscription) = match update {
-            EndpointUpdate::Recovered(key) => return flow.recipient_store.remove_failing_endpoints(vec![key]).await,
-            EndpointUpdate::Failing(key, subscription) => (key, subscription),
-        };
-        let Some(limit) = running.disable_after(&key.channel) else { return Ok(()) };
-        let recipient = flow.recipient_store.recipients(&[subscription]).await?.pop().flatten();
-        let is_it = |device: &Device| device.channel == key.channel && device.address == key.address;
-        let found = recipient.as_ref().and_then(|recipient| {
-            let (name, device) = recipient.devices.iter().find(|(_, device)| is_it(device))?;
-            Some((&recipient.id, name, device))
-        });
-        // The device was removed, or its address changed.
-        let Some((subscriber, name, device)) = found else { return self.remove(flow, key).await };
-        if device.state != DeviceState::Active {
-            // The message was in flight when the device was disabled.
-            return Ok(());
-        }
-        let (due, mut known) = {
-            let mut watched = self.0.lock();
-            let Some(endpoint) = watched.get_mut(&key) else { return Ok(()) };
-            let is_same =
-                endpoint.known.subscriber.as_ref() == Some(subscriber) && endpoint.known.device.as_ref() == Some(name);
-            let mut due = endpoint.due(endpoint.known.last, limit);
-            if matches!(due, Due::Again) {
-                // Another device with this address has failed as long. A device that was enabled again gets the full
-                // period.
-                due = Due::Disable;
-                if is_same {
-                    endpoint.restart();
-                    due = Due::Write;
-                }
+    /// The action that the last failure of an endpoint requires, and the endpoint, which is now that of this device.
+    /// `None`: it has recovered meanwhile.
+    pub fn due_for(
+        &self,
+        key: &EndpointKey,
+        subscriber: &SubscriberId,
+        device: &Name,
+        limit: Duration,
+    ) -> Option<(Due, FailingEndpoint)> {
+        let mut watched = self.0.lock();
+        let endpoint = watched.get_mut(key)?;
+        let is_same =
+            endpoint.known.subscriber.as_ref() == Some(subscriber) && endpoint.known.device.as_ref() == Some(device);
+        let mut due = endpoint.due(endpoint.known.last, limit);
+        if matches!(due, Due::Again) {
+            // Another device with this address has failed as long. A device that was enabled again gets the full
+            // period.
+            due = Due::Disable;
+            if is_same {
+                endpoint.restart();
+                due = Due::Write;
             }
-            (endpoint.known.subscriber, endpoint.known.device) = (Some(subscriber.clone()), Some(name.clone()));
-            endpoint.written = endpoint.known.last;
-            (due, endpoint.known.clone())
-        };
-        let (since, failures, reason) = (known.since.to_string(), known.failures, known.reason.clone());
-        let channel = &key.channel;
-        match due {
-            Due::Disable => {
-                // Before any change: if the event cannot be accepted, the next failure tries again.
-                accept_endpoint_event(flow, running, &known, true, limit).await?;
-                known.disabled_at = Some(flow.clock.now());
-                let off = Device { state: DeviceState::Failed, ..device.clone() };
-                flow.subscriber_store
-                    .put_device(PutDevice { id: subscriber, name, device: off, now: flow.clock.now() })
-                    .await?;
-                metrics::counter!("tocsin_deliver_endpoints_disabled_total").increment(1);
-                tracing::warn!(%subscriber, device = %name, %channel, since, failures, reason,
-                        "an endpoint has failed for too long and is switched off; `tocsin endpoints` lists it");
-            }
-            Due::Warn => {
-                accept_endpoint_event(flow, running, &known, false, limit).await?;
-                known.warned_at = Some(flow.clock.now());
-                metrics::counter!("tocsin_deliver_endpoints_warned_total").increment(1);
-                tracing::warn!(%subscriber, device = %name, %channel, since, failures, reason,
-                    "an endpoint has only failed for half the time after which it is switched off");
-            }
-            Due::Nothing | Due::Write | Due::Again => {}
         }
-        if let Some(endpoint) = self.0.lock().get_mut(&key) {
-            (endpoint.known.warned_at, endpoint.known.disabled_at) = (known.warned_at, known.disabled_at);
-        }
-        flow.recipient_store.put_failing_endpoints(vec![known]).await
+        (endpoint.known.subscriber, endpoint.known.device) = (Some(subscriber.clone()), Some(device.clone()));
+        endpoint.written = endpoint.known.last;
+        Some((due, endpoint.known.clone()))
     }
 
-    async fn remove(&self, flow: &Flow, key: EndpointKey) -> Result<(), StoreError> {
+    /// Records that its owner was warned, or its device disabled.
+    pub fn set_handled(&self, known: &FailingEndpoint) {
+        if let Some(endpoint) = self.0.lock().get_mut(&known.key) {
+            (endpoint.known.warned_at, endpoint.known.disabled_at) = (known.warned_at, known.disabled_at);
+        }
+    }
+
+    /// Removes an endpoint.
+    pub async fn remove(&self, records: &dyn RecipientStore, key: EndpointKey) -> Result<(), StoreError> {
         self.0.lock().remove(&key);
-        flow.recipient_store.remove_failing_endpoints(vec![key]).await
+        records.remove_failing_endpoints(vec![key]).await
     }
 
     /// Removes endpoints without attempts since a time: nothing is sent to them any more.
-    pub async fn prune(&self, flow: &Flow, before: Timestamp) -> Result<(), StoreError> {
+    pub async fn prune(&self, records: &dyn RecipientStore, before: Timestamp) -> Result<(), StoreError> {
         let old = |endpoint: &Watched| {
             endpoint.known.last < before && endpoint.known.disabled_at.is_none_or(|at| at < before)
         };
@@ -242,7 +198,7 @@ impl Endpoints {
         if keys.is_empty() {
             return Ok(());
         }
-        flow.recipient_store.remove_failing_endpoints(keys.clone()).await?;
+        records.remove_failing_endpoints(keys.clone()).await?;
         let mut watched = self.0.lock();
         keys.iter().for_each(|key| drop(watched.remove(key)));
         Ok(())
@@ -281,62 +237,5 @@ impl Watched {
         self.known.since = self.known.last;
         self.known.failures = 0;
         (self.known.warned_at, self.known.disabled_at) = (None, None);
-    }
-}
-
-/// Accepts an event about an endpoint, if its channel names an event class for that: it is about to be disabled, or
-/// now is.
-async fn accept_endpoint_event(
-    flow: &Flow,
-    running: &Running,
-    endpoint: &FailingEndpoint,
-    disabled: bool,
-    limit: Duration,
-) -> Result<(), StoreError> {
-    let FailingEndpoint { key: EndpointKey { application, channel, .. }, .. } = endpoint;
-    let compiled = running.compiled();
-    let definition = &compiled.application;
-    let Some(event) = definition.channels.get(channel).and_then(|channel| channel.endpoint_event.clone()) else {
-        return Ok(());
-    };
-    let Some(class) = definition.events.get(&event) else { return Ok(()) };
-    let text = |name: Option<&str>| name.map_or(Value::Null, |name| Value::Text(name.into()));
-    let value = |field: &Field| match field.name.as_str() {
-        "owner" => text(endpoint.subscriber.as_ref().map(SubscriberId::as_str)),
-        "endpoint" => text(endpoint.device.as_ref().map(Name::as_str)),
-        "via" => text(Some(channel.as_str())),
-        "disabled" => Value::Boolean(disabled),
-        "since" => Value::Timestamp(endpoint.since),
-        "until" => Value::Timestamp(endpoint.since + limit),
-        "failures" => Value::Integer(i64::try_from(endpoint.failures).unwrap_or(i64::MAX)),
-        "reason" => text(Some(&redact::text(&endpoint.reason))),
-        _ => field.default.clone(),
-    };
-    let row: Vec<Value> = class.fields.iter().map(value).collect();
-    let mut events = EventPacker::new(class.fields.clone());
-    events.push(&row);
-    let submission = Submission {
-        application: application.clone(),
-        version: compiled.version,
-        class: event,
-        source: endpoint_source(),
-        received_at: flow.clock.now(),
-        events: events.finish(),
-        idempotency: None,
-        marks: Vec::new(),
-    };
-    match accept_events::accept(flow, submission).await {
-        Ok(_) => Ok(()),
-        Err(AcceptError::Store(error)) => Err(error),
-        Err(error) => Err(StoreError::Full(error.to_string())),
-    }
-}
-
-/// Handles endpoint tasks of a recorder in order, outside of the delivery path.
-pub(crate) async fn apply_endpoint_updates(flow: &Arc<Flow>, running: &Running, updates: Vec<EndpointUpdate>) {
-    for update in updates {
-        if let Err(error) = flow.endpoints.apply_update(flow, running, update).await {
-            tracing::error!(%error, "the state of an endpoint cannot be stored");
-        }
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tocsin_delivery::{Clock, FeedStore};
+use tocsin_connect::Clock;
+use tocsin_delivery::FeedStore;
 use tocsin_model::{
     inbox::NewItem,
     receipt::{Reason, ReasonKind},

@@ -5,8 +5,9 @@ use std::{
     time::Duration,
 };
 
-/// Buckets per doubling: each is about 4 % wide, which is the error of a percentile.
-const STEPS: u64 = 16;
+use tocsin_model::duration_buckets::{STEPS, bucket_of, upper_end};
+
+/// Longer durations than about twelve days count as that.
 const BUCKETS: usize = 40 * STEPS as usize;
 
 /// A histogram of durations from a microsecond to about twelve days.
@@ -45,7 +46,8 @@ impl Histogram {
     /// Records the same duration many times.
     pub fn record_many(&self, duration: Duration, count: u64) {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        self.buckets[bucket_of(micros)].fetch_add(count, Ordering::Relaxed);
+        let bucket = usize::from(bucket_of(micros)).min(BUCKETS - 1);
+        self.buckets[bucket].fetch_add(count, Ordering::Relaxed);
     }
 
     /// Percentiles of all recorded durations.
@@ -59,32 +61,13 @@ impl Histogram {
                 seen += bucket;
                 seen >= rank
             });
-            found.map_or(Duration::ZERO, |bucket| Duration::from_micros(upper_end(bucket)))
+            found.map_or(Duration::ZERO, |bucket| Duration::from_micros(upper_end(bucket as u16)))
         };
         if count == 0 {
             return Percentiles::default();
         }
         Percentiles { count, p50: at(0.5), p95: at(0.95), p99: at(0.99), max: at(1.0) }
     }
-}
-
-/// Values below STEPS have a bucket each; above, each doubling has STEPS buckets.
-fn bucket_of(micros: u64) -> usize {
-    if micros < STEPS {
-        return micros as usize;
-    }
-    let doubling = u64::from(micros.ilog2()) - u64::from(STEPS.ilog2());
-    let step = (micros >> doubling) - STEPS;
-    (((doubling + 1) * STEPS + step) as usize).min(BUCKETS - 1)
-}
-
-fn upper_end(bucket: usize) -> u64 {
-    let bucket = bucket as u64;
-    if bucket < STEPS {
-        return bucket;
-    }
-    let doubling = bucket / STEPS - 1;
-    ((STEPS + bucket % STEPS + 1) << doubling) - 1
 }
 
 /// Latencies of the pipeline since the start of the process.
@@ -103,18 +86,6 @@ pub struct Latencies {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn buckets_follow_each_other() {
-        let mut last = 0;
-        for micros in 0..200_000u64 {
-            let bucket = bucket_of(micros);
-            assert!(bucket == last || bucket == last + 1, "{micros}");
-            assert!(upper_end(bucket) >= micros && upper_end(bucket) as f64 <= micros as f64 * 1.07 + 1.0, "{micros}");
-            last = bucket;
-        }
-        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
-    }
 
     #[test]
     fn percentiles_are_close() {

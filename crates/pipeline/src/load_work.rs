@@ -25,7 +25,7 @@ use tocsin_store::{
     journal::{StoredNotificationBatch, WorkItem, WorkState},
 };
 
-use crate::{Flow, class_counters::NotificationCounters, compile::Compiled, lanes::LaneKey};
+use crate::{Flow, class_counters::NotificationCounters, compile::Compiled, lanes::LaneKey, spans::TracedNotification};
 
 /// An event, prepared for formatting.
 pub(crate) struct LoadedEvent {
@@ -180,6 +180,13 @@ impl Loaded {
         self.events.get(&self.event_of[ordinal as usize]).ok_or_else(|| {
             Reason::new(ReasonKind::Internal, "the event is gone, so its notification cannot be formatted")
         })
+    }
+
+    /// Trace of a notification's event, if it has one.
+    pub fn trace(&self, ordinal: u32) -> Option<TracedNotification<'_>> {
+        let (first, context) = self.event(ordinal).ok()?.trace.as_ref()?;
+        let (id, event, attempt) = (self.id(ordinal), self.event_of[ordinal as usize].batch, self.attempts + 1);
+        Some(TracedNotification { id, event, first: *first, context, attempt })
     }
 
     fn event_class(&self) -> Option<&EventClass> {

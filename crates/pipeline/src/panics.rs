@@ -3,7 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tocsin_delivery::{Context, TokenSigner, networks::Networks, programs::Programs};
+use tocsin_connect::{networks::Networks, programs::Programs};
+use tocsin_delivery::{Context, TokenSigner};
 use tocsin_model::{
     application::api_source,
     event::EventPacker,
@@ -46,8 +47,8 @@ pub(crate) struct Platform {
     pub name: Name,
     journal: Arc<MemoryJournal>,
     pub pipeline: Arc<Pipeline>,
-    records: Arc<MemoryRecords>,
-    ends: ScriptedChannels,
+    pub records: Arc<MemoryRecords>,
+    pub ends: ScriptedChannels,
     clock: SimulatedClock,
 }
 
@@ -84,8 +85,13 @@ impl Platform {
             let device = Device { channel: name("log"), address: id.to_owned(), state: DeviceState::Active };
             let id: tocsin_model::id::SubscriberId = id.parse().expect("an id");
             let devices = Some([(name("log"), device)].into());
-            let new =
-                NewSubscriber { id: id.clone(), profile: Profile::default(), preferences: Default::default(), devices };
+            let new = NewSubscriber {
+                kept: Default::default(),
+                id: id.clone(),
+                profile: Profile::default(),
+                preferences: Default::default(),
+                devices,
+            };
             records.put_subscriber(new, Precondition::Any, Timestamp(0)).await.expect("stored");
             for application in applications {
                 let new = NewSubscription {
@@ -94,7 +100,7 @@ impl Platform {
                     subscriber: id.clone(),
                     key: None,
                     device: None,
-                    enabled: true,
+                    enabled: Some(true),
                     values: r#"{"symbol":"A"}"#.into(),
                     terms: SubscriptionParams::default(),
                 };
@@ -139,7 +145,7 @@ impl Platform {
     }
 
     /// Submits a batch of one event, and waits until it is matched or set aside.
-    async fn quote(&self, symbol: &str) {
+    pub async fn quote(&self, symbol: &str) {
         self.submit(symbol).await;
         self.advance_a_minute().await;
     }

@@ -16,7 +16,7 @@ use tocsin_store::{
 
 use crate::{
     Flow,
-    decide::{Chosen, Unsent, choose_device},
+    decide::{Chosen, Unsent, choose_device, suppression},
     load_work::{Loaded, Unreadable},
     render::{Member, render},
     render_cache::RenderCache,
@@ -70,7 +70,8 @@ fn shown(
     use tocsin_model::receipt::{Outcome, ReasonKind};
     let unreachable = |text| Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text);
     let recipient = recipient.ok_or_else(|| unreachable("the subscription is gone"))?;
-    let suppressed = |name: &Name, device: &Device| flow.suppressions.of(loaded, &recipient, name, device, now);
+    let suppressed =
+        |name: &Name, device: &Device| suppression(&flow.suppressions, loaded, &recipient, (name, device), now);
     let device = match choose_device(loaded, &recipient, channel, suppressed)? {
         Chosen::Device(device) => device,
         Chosen::Suppressed(cause) => {

@@ -1,13 +1,22 @@
 //! Reads and compiles the text of a definition. Problems never reveal values of environment variables.
 
-use serde_json::{Map, Value};
 use tocsin_model::{
     application::Application,
-    definition::{self, PartialApplication},
+    definition::{self, PartialApplication, secrets},
     problem::Problem,
 };
 
-use crate::{compile::Compiled, run_sources, running::check_channels};
+use crate::{
+    compile::Compiled,
+    run_sources,
+    running::check_channels,
+    variables::{VARIABLE_PLACES, has_variables},
+};
+
+/// The secret options of channels and sources, from their tables.
+pub fn option_secrets() -> secrets::OptionSecrets {
+    secrets::OptionSecrets { channels: tocsin_delivery::channel_secrets(), sources: tocsin_sources::source_secrets() }
+}
 
 /// Reads and compiles a definition: the first part of `check` and `apply`. Problems contain no values of variables.
 ///
@@ -34,7 +43,7 @@ pub fn check_text(
 ) -> Result<Compiled, Vec<Problem>> {
     let check = |application: &Application| check_options(application);
     let read = |environment: &dyn Fn(&str) -> Option<String>| compile(text, version, environment, &check, found);
-    definition::read_redacted(environment, &["channels.", "sources."], read)
+    definition::read_redacted(environment, &VARIABLE_PLACES, read)
 }
 
 /// Like [`compile_text`], for callers who may not apply definitions. Variables are not resolved, and options of
@@ -61,7 +70,7 @@ fn compile(
     check: &dyn Fn(&Application) -> Result<(), Vec<Problem>>,
     found: &[Problem],
 ) -> Result<Compiled, Vec<Problem>> {
-    let masks = definition::secrets::channel_masks(text, tocsin_delivery::channel_secrets());
+    let masks = secrets::masks(secrets::Language::Application, text, option_secrets());
     let PartialApplication { application, broken, mut problems } =
         definition::read_partially(text, environment, [found, &masks].concat());
     let Some(application) = application else { return Err(definition::in_order(problems)) };
@@ -85,11 +94,6 @@ fn check_options(application: &Application) -> Result<(), Vec<Problem>> {
     let checked = [check_channels(application), run_sources::check(application)];
     let problems: Vec<Problem> = checked.into_iter().filter_map(Result::err).flatten().collect();
     if problems.is_empty() { Ok(()) } else { Err(problems) }
-}
-
-/// Whether options contain an unresolved variable.
-fn has_variables(options: &Map<String, Value>) -> bool {
-    serde_json::to_string(options).is_ok_and(|text| text.contains("${"))
 }
 
 #[cfg(test)]
@@ -180,6 +184,27 @@ channels:
             assert_eq!(found(path), 1, "{path}: {shown:#?}");
         }
         assert_eq!(shown.len(), 6, "{shown:#?}");
+    }
+
+    #[test]
+    fn an_unknown_notification_class_hides_no_problem_of_the_predicate() {
+        let rules = [
+            ("event.place = = sub.place", "rules.near.when: `=` is not part of the language"),
+            ("event.plce == sub.place", "rules.near.when: the event class has no field `plce`"),
+        ];
+        for (when, expected) in rules {
+            let text = format!(
+                "application: quakes
+events: {{ quake: {{ fields: {{ place: string }} }} }}
+subscriptions: {{ near: {{ fields: {{ place: string }} }} }}
+notifications: {{ shaken: {{ fields: {{ place: string }}, content: {{ templates: {{ base: {{ text: x }} }} }} }} }}
+rules:
+  near: {{ on: quake, subscription: near, when: {when}, notify: shakn, with: {{ size: event.size }} }}
+"
+            );
+            let unknown = "rules.near.notify: names the notification class `shakn`, which does not exist";
+            assert_eq!(problems_of(&text, &[]), [expected, unknown]);
+        }
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(crate) fn render(
         priority: loaded.delivery_policy.priority,
         // A digest expires with the last of its notifications.
         expires_at: members.iter().map(|member| member.loaded.batch.head.expires_at).reduce(later).flatten(),
-        place: flow.spans.place(members),
+        place: flow.spans.place(members.iter().map(|member| member.loaded.trace(member.ordinal))),
     })
 }
 

@@ -1,14 +1,11 @@
-//! The open channels of a running application, with a worker and a recorder for each.
+//! A running application: a worker and a recorder for each of its channels.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tocsin_delivery::{Context, Destination, DestinationState, OpenChannel, folders::Folders};
+use tocsin_delivery::{Context, folders::Folders};
 use tocsin_model::{
     application::{Application, Channel, DeliveryLog, RetrySchedule},
-    collection::{Collection, Resolver},
-    delivery_policy::Priority,
     id::Name,
     problem::{Code, Problem},
 };
@@ -17,67 +14,26 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Flow, RunError,
+    active_version::{ActiveVersion, OpenedChannel},
     channel_alerts::ChannelAlerts,
     compile::Compiled,
     deliver_work::{InFlightLimits, Worker},
     disable_devices::Disabler,
-    lanes::Lanes,
+    flow::RunningApplication,
+    in_flight::InFlight,
     match_events::unassigned_channel,
     record_receipts::Recorder,
+    resource_policy::ResourcePolicy,
     windows::Windows,
 };
 
-/// Default time for which an endpoint may fail.
-const DISABLE_AFTER: Duration = Duration::from_secs(5 * 86_400);
 /// Lease of work items whose channel the application does not define.
 const LEASE: std::time::Duration = std::time::Duration::from_secs(300);
 
-/// An open channel with its definition.
-pub(crate) struct OpenedChannel {
-    definition: Channel,
-    is_endpoint: bool,
-    channel: Box<dyn OpenChannel>,
-}
-
-impl OpenedChannel {
-    fn new(definition: &Channel, channel: Box<dyn OpenChannel>) -> Self {
-        OpenedChannel { definition: definition.clone(), is_endpoint: tocsin_delivery::is_endpoint(definition), channel }
-    }
-
-    fn disable_after(&self) -> Option<Duration> {
-        let after = self.definition.disable_after.unwrap_or(DISABLE_AFTER);
-        Some(after).filter(|after| !after.is_zero() && self.is_endpoint)
-    }
-
-    /// Its protocol.
-    pub fn protocol(&self) -> &Name {
-        &self.definition.protocol
-    }
-
-    /// Whether the channel can stay open for a definition: changes of retries and leases concern the workers only.
-    fn serves(&self, definition: &Channel) -> bool {
-        self.definition.protocol == definition.protocol
-            && self.definition.concurrency == definition.concurrency
-            && self.definition.flow == definition.flow
-            && self.definition.options == definition.options
-            && self.definition.disable_after == definition.disable_after
-    }
-}
-
-impl std::ops::Deref for OpenedChannel {
-    type Target = dyn OpenChannel;
-    fn deref(&self) -> &Self::Target {
-        &*self.channel
-    }
-}
-
 /// A running application.
 pub(crate) struct Running {
-    pub name: Name,
-    /// Lanes of ordered delivery.
-    pub lanes: Arc<Lanes>,
-    compiled: ArcSwap<Compiled>,
-    channels: ArcSwap<BTreeMap<Name, Arc<OpenedChannel>>>,
+    flow: Arc<Flow>,
+    pub active: Arc<ActiveVersion>,
     workers: Mutex<Workers>,
     /// Digest windows of each channel, shared by successive workers.
     windows: Mutex<BTreeMap<Name, Arc<Windows>>>,
@@ -113,15 +69,13 @@ impl Running {
         waiting: Vec<Name>,
     ) -> Arc<Running> {
         let running = Arc::new(Running {
-            name: compiled.application.name.clone(),
-            lanes: Arc::default(),
-            compiled: ArcSwap::new(compiled.clone()),
-            channels: ArcSwap::default(),
+            flow: flow.clone(),
+            active: ActiveVersion::new(compiled.clone()),
             workers: Mutex::default(),
             windows: Mutex::default(),
             retired_workers: Mutex::default(),
         });
-        running.change(flow, compiled, channels, waiting);
+        running.change(compiled, channels, waiting);
         running
     }
 
@@ -131,7 +85,7 @@ impl Running {
         running: Option<&Running>,
         application: &Application,
     ) -> Result<BTreeMap<Name, Arc<OpenedChannel>>, RunError> {
-        let before = running.map(|running| running.channels.load_full()).unwrap_or_default();
+        let before = running.map(|running| running.active.channels()).unwrap_or_default();
         let context = Context { application: application.name.to_string(), ..flow.context.clone() };
         let mut channels = BTreeMap::new();
         let mut problems = Vec::new();
@@ -151,42 +105,28 @@ impl Running {
                 })),
             }
         }
-        problems.extend(programs_not_allowed(flow, application));
+        problems.extend(resource_policy(flow).collection_programs(application));
         if problems.is_empty() { Ok(channels) } else { Err(RunError::Problems(problems)) }
     }
 
     /// Switches to another version with its open channels; channels it does not use are closed.
-    pub fn change(
-        self: &Arc<Self>,
-        flow: &Arc<Flow>,
-        compiled: Arc<Compiled>,
-        channels: BTreeMap<Name, Arc<OpenedChannel>>,
-        waiting: Vec<Name>,
-    ) {
-        let before = self.channels.load_full();
+    pub fn change(&self, compiled: Arc<Compiled>, channels: BTreeMap<Name, Arc<OpenedChannel>>, waiting: Vec<Name>) {
+        let before = self.active.channels();
         let requested: Vec<Name> = channels.keys().cloned().chain(waiting).chain([unassigned_channel()]).collect();
         let replaced =
             before.iter().filter(|(name, open)| !channels.get(*name).is_some_and(|kept| Arc::ptr_eq(kept, open)));
         let replaced: Vec<Arc<OpenedChannel>> = replaced.map(|(_, open)| open.clone()).collect();
-        self.channels.store(Arc::new(channels));
-        self.compiled.store(compiled);
-        drop(before);
+        drop((before, self.active.replace(compiled, channels)));
         tokio::spawn(retire(replaced));
         for channel in requested {
-            self.ensure_worker(flow, channel);
-        }
-    }
-
-    /// Ensures that a channel has a worker.
-    pub fn serve(self: &Arc<Self>, flow: &Arc<Flow>, channel: Name) {
-        if !self.workers.lock().by_channel.contains_key(&channel) {
-            self.ensure_worker(flow, channel);
+            self.ensure_worker(channel);
         }
     }
 
     /// Ensures that a channel has a worker with the current retry schedule and lease.
-    fn ensure_worker(self: &Arc<Self>, flow: &Arc<Flow>, channel: Name) {
-        let compiled = self.compiled.load();
+    fn ensure_worker(&self, channel: Name) {
+        let flow = &self.flow;
+        let compiled = self.active.compiled();
         let definition = compiled.application.channels.get(&channel);
         let retry =
             definition.map_or(RetrySchedule { delays: Vec::new(), jitter_percent: 0 }, |found| found.retry.clone());
@@ -197,10 +137,11 @@ impl Running {
             return;
         }
         let workers = &mut workers.by_channel;
-        if workers
-            .get(&channel)
-            .is_some_and(|working| working.retry == retry && working.lease == lease && working.log == log)
-        {
+        let serves = |working: &Working| {
+            let is_same = working.retry == retry && working.lease == lease && working.log == log;
+            is_same && !working.recorder.is_finished()
+        };
+        if workers.get(&channel).is_some_and(serves) {
             return;
         }
         if let Some(replaced) = workers.remove(&channel) {
@@ -211,29 +152,23 @@ impl Running {
             retired_workers.push(replaced);
         }
         let bound = flow.options.in_flight_per_channel.max(1);
-        let (reports, reports_in) = mpsc::channel(bound);
         let (answers, answers_in) = mpsc::channel(bound);
+        let in_flight = InFlight::new(flow.clone(), self.active.clone(), channel.clone(), retry.clone(), log);
         let recorder = Recorder {
-            flow: flow.clone(),
-            application: self.name.clone(),
-            lanes: self.lanes.clone(),
-            channel: channel.clone(),
-            retry: retry.clone(),
+            in_flight: in_flight.clone(),
             lease,
-            log,
-            reports: reports_in,
             answers: answers_in,
-            disabler: Disabler::new(self.clone()),
+            disabler: Disabler::new(self.active.clone()),
             alerts: ChannelAlerts::new(log.failures),
         };
         let bounds = InFlightLimits::both(&flow.options);
         let worker = Worker {
             flow: flow.clone(),
-            running: self.clone(),
+            active: self.active.clone(),
             channel: channel.clone(),
             lease,
             log,
-            reports,
+            in_flight,
             answers,
             windows: self.windows.lock().entry(channel.clone()).or_default().clone(),
             panics: Mutex::default(),
@@ -253,61 +188,11 @@ impl Running {
         workers.insert(channel, working);
     }
 
-    /// The running version.
-    pub fn compiled(&self) -> Arc<Compiled> {
-        self.compiled.load_full()
-    }
-
-    /// Whether some notification class has urgent or high priority.
-    pub fn has_high_priority(&self) -> bool {
-        let compiled = self.compiled.load();
-        compiled.application.notifications.values().any(|class| class.delivery_policy.priority <= Priority::High)
-    }
-
-    /// Time for which the endpoint of a device may fail on a channel; `None`: no limit, or the channel has no
-    /// per-device endpoints.
-    pub fn disable_after(&self, channel: &Name) -> Option<Duration> {
-        self.channels.load().get(channel)?.disable_after()
-    }
-
-    /// Returns an open channel.
-    pub fn channel(&self, name: &Name) -> Option<Arc<OpenedChannel>> {
-        self.channels.load().get(name).cloned()
-    }
-
     /// Whether notifications of a channel, or of any channel, are being formatted or in flight.
     pub fn is_busy(&self, channel: Option<&Name>) -> bool {
         let workers = self.workers.lock();
         let mut meant = workers.by_channel.iter().filter(|(name, _)| channel.is_none_or(|channel| channel == *name));
         meant.any(|(_, working)| working.bounds.iter().any(|bounds| !bounds.is_idle()))
-    }
-
-    /// Probes every channel.
-    pub async fn probe(&self) -> Vec<(Name, Result<String, String>)> {
-        let channels = self.channels.load_full();
-        let mut answers = Vec::with_capacity(channels.len());
-        for (name, open) in channels.iter() {
-            answers.push((name.clone(), open.probe().await.map_err(|reason| reason.text)));
-        }
-        answers
-    }
-
-    /// Known destinations of every channel; at most `limit` per channel.
-    pub fn destinations(&self, limit: usize) -> Vec<(Name, Vec<Destination>)> {
-        self.channels.load().iter().map(|(name, open)| (name.clone(), open.destinations(limit))).collect()
-    }
-
-    /// Number of destinations of every channel by state.
-    pub fn destination_counts(&self) -> Vec<(Name, Name, [usize; DestinationState::ALL.len()])> {
-        let channels = self.channels.load();
-        channels.iter().map(|(name, open)| (self.name.clone(), name.clone(), open.destination_counts())).collect()
-    }
-
-    /// Its channels with their protocols.
-    pub fn channel_protocols(&self) -> Vec<(Name, Name, Name)> {
-        let compiled = self.compiled.load();
-        let channels = compiled.application.channels.iter();
-        channels.map(|(name, channel)| (self.name.clone(), name.clone(), channel.protocol.clone())).collect()
     }
 
     /// Aborts all tasks.
@@ -318,7 +203,7 @@ impl Running {
                 let _ = task.await;
             }
         }
-        self.channels.store(Arc::default());
+        self.active.take_channels();
     }
 
     /// Removes all workers of all channels, including replaced ones, and returns them.
@@ -335,18 +220,30 @@ impl Running {
         for working in &workers {
             working.stop.cancel();
         }
-        for open in self.channels.load().values() {
+        for open in self.active.channels().values() {
             open.drain();
         }
         for working in workers {
             let _ = working.worker.await;
             let _ = working.recorder.await;
         }
-        let channels = self.channels.swap(Arc::default());
+        let channels = self.active.take_channels();
         for open in Arc::try_unwrap(channels).unwrap_or_default().into_values() {
             if let Some(open) = Arc::into_inner(open) {
-                open.channel.close().await;
+                open.close().await;
             }
+        }
+    }
+}
+
+impl RunningApplication for Running {
+    fn compiled(&self) -> Arc<Compiled> {
+        self.active.compiled()
+    }
+
+    fn serve(&self, channel: Name) {
+        if !self.workers.lock().by_channel.contains_key(&channel) {
+            self.ensure_worker(channel);
         }
     }
 }
@@ -356,7 +253,7 @@ async fn retire(channels: Vec<Arc<OpenedChannel>>) {
     for open in channels {
         open.wait_until_answered().await;
         if let Some(open) = Arc::into_inner(open) {
-            open.channel.close().await;
+            open.close().await;
         }
     }
 }
@@ -387,45 +284,27 @@ pub(crate) fn check_channels(application: &Application) -> Result<(), Vec<Proble
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-/// Merge programs of the definition that may not be started on this machine.
 /// Problems for files and programs of new or changed channels, and programs of collections, that the operator of this
 /// machine has not allowed. Opens and creates nothing.
 pub fn resources_not_allowed(flow: &Flow, running: Option<&Running>, application: &Application) -> Vec<Problem> {
-    let before = running.map(|running| running.channels.load_full()).unwrap_or_default();
+    let before = running.map(|running| running.active.channels()).unwrap_or_default();
     let is_changed = |name: &Name, definition: &Channel| !before.get(name).is_some_and(|open| open.serves(definition));
-    let folders = Folders { allow: flow.options.channel_folders.clone() };
-    let mut problems = Vec::new();
-    for (name, definition) in application.channels.iter().filter(|(name, definition)| is_changed(name, definition)) {
-        let option = |key: &str| definition.options.get(key);
-        let (path, why) = match definition.protocol.as_str() {
-            "file" => {
-                let path = option("path").and_then(serde_json::Value::as_str).map(Path::new);
-                ("path", path.and_then(|path| folders.resolve_allowed(path, &flow.context.data_folder).err()))
-            }
-            "process" => {
-                let program = option("command").and_then(|command| command.get(0)?.as_str()).map(Path::new);
-                ("command", program.and_then(|program| flow.context.programs.resolve_allowed(program).err()))
-            }
-            _ => continue,
-        };
-        problems.extend(why.map(|why| Problem::new(Code::NotAllowed, format!("channels.{name}.options.{path}"), why)));
-    }
-    problems.extend(programs_not_allowed(flow, application));
-    problems
+    resource_policy(flow).not_allowed(application, is_changed)
 }
 
-fn programs_not_allowed(flow: &Flow, application: &Application) -> Vec<Problem> {
-    let program_problem = |(name, collection): (&Name, &Collection)| {
-        let Resolver::Process(process) = &collection.conflicts.resolver else { return None };
-        let program = process.command.first().map(Path::new)?;
-        let why = flow.context.programs.resolve_allowed(program).err()?;
-        Some(Problem::new(Code::NotAllowed, format!("collections.{name}.conflicts.resolver.process"), why))
-    };
-    application.collections.iter().filter_map(program_problem).collect()
+fn resource_policy(flow: &Flow) -> ResourcePolicy {
+    ResourcePolicy {
+        data_folder: flow.context.data_folder.clone(),
+        folders: Folders { allow: flow.options.channel_folders.clone() },
+        files: flow.context.files.clone(),
+        programs: flow.context.programs.clone(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::panics::Platform;
 
@@ -437,7 +316,28 @@ mod tests {
         let channel: Name = "log".parse().expect("a name");
         assert!(running.workers.lock().by_channel.contains_key(&channel));
         assert!(platform.pipeline.drain(Duration::from_secs(60)).await);
-        running.serve(&platform.pipeline.flow, channel);
+        running.serve(channel);
         assert!(running.workers.lock().by_channel.is_empty(), "nobody claims it and finds no channel");
+    }
+
+    /// Its answers would be lost, and the same messages would be sent again whenever their leases expire.
+    #[tokio::test(start_paused = true)]
+    async fn a_channel_whose_recorder_ended_sends_nothing() {
+        let platform = Platform::start("records").await;
+        let running = platform.pipeline.running.lock()[&platform.name].clone();
+        let channel: Name = "log".parse().expect("a name");
+        let has_ended = || running.workers.lock().by_channel[&channel].recorder.is_finished();
+        running.workers.lock().by_channel[&channel].recorder.abort();
+        while !has_ended() {
+            tokio::task::yield_now().await;
+        }
+        platform.quote("A").await;
+        assert_eq!(platform.ends.messages(), 0);
+        // As an application does that is applied again.
+        running.ensure_worker(channel.clone());
+        assert!(!has_ended());
+        platform.quote("A").await;
+        assert!(platform.ends.messages() > 0);
+        assert!(platform.pipeline.drain(Duration::from_secs(60)).await);
     }
 }

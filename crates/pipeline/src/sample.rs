@@ -156,7 +156,7 @@ impl Pipeline {
         facts.extend(formatted.computed.into_iter().map(|(name, value)| (name.to_string(), value)));
         let application = &compiled.application;
         let running = self.running.lock().get(&application.name).cloned();
-        let channel = running.and_then(|running| running.channel(&sample.channel));
+        let channel = running.and_then(|running| running.active.channel(&sample.channel));
         let channel = channel.ok_or_else(|| TestError::Channel(sample.channel.clone()))?;
         // Recipients who complained must not get tests either.
         self.flow.suppressions.refresh(&*self.flow.suppression_store).await?;

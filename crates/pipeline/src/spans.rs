@@ -3,19 +3,27 @@
 //! A span id is derived from step, batch, ordinal and attempt. So the trace context of an event determines the span
 //! ids of all earlier steps, without storing them.
 
-use tocsin_delivery::{
-    Answer, TracePosition, redact,
-    spans::{Attribute, Span, SpanKind, Spans, span_id},
-};
+use tocsin_connect::spans::{Attribute, Span, SpanKind, Spans, span_id};
+use tocsin_delivery::{Answer, TracePosition, redact};
 use tocsin_model::{
     event::{EventBatch, PackedEvents},
-    id::{EventBatchId, Name},
+    id::{EventBatchId, Name, NotificationId},
     receipt::Disposition,
     time::Timestamp,
     trace_context::{TraceContext, Traces},
 };
 
-use crate::{load_work::Loaded, render::Member};
+/// A notification whose event has a trace context.
+pub(crate) struct TracedNotification<'a> {
+    pub id: NotificationId,
+    /// Batch of its event.
+    pub event: EventBatchId,
+    /// First event of the batch that shares the context.
+    pub first: u32,
+    pub context: &'a TraceContext,
+    /// Number of the attempt.
+    pub attempt: u32,
+}
 
 /// Emits spans of the steps.
 pub(crate) struct StepSpans(pub Spans);
@@ -81,25 +89,23 @@ impl StepSpans {
         }
     }
 
-    /// Trace position of a message about these notifications, if their events have a trace context.
-    pub fn place(&self, members: &[Member<'_>]) -> Option<TracePosition> {
-        let Member { loaded, ordinal } = members[0];
-        let (event, first, context) = loaded.trace(ordinal)?;
-        let is_same = |member: &Member<'_>| {
-            member.loaded.trace(member.ordinal).is_some_and(|(_, _, other)| other.trace == context.trace)
-        };
-        if !members.iter().all(is_same) {
+    /// Trace position of a message about these notifications, if their events share a trace.
+    pub fn place<'a>(
+        &self,
+        mut members: impl Iterator<Item = Option<TracedNotification<'a>>>,
+    ) -> Option<TracePosition> {
+        let TracedNotification { id, event, first, context, attempt } = members.next()??;
+        if !members.all(|member| member.is_some_and(|other| other.context.trace == context.trace)) {
             return None;
         }
-        let of = loaded.id(ordinal);
         if !self.0.is_sampled(context) {
             // Without span export, the incoming context is propagated unchanged (W3C Trace Context, 3.4).
-            return context.parent().map(|_| TracePosition { context: context.clone(), parent: None, of, attempt: 0 });
+            let position = TracePosition { context: context.clone(), parent: None, of: id, attempt: 0 };
+            return context.parent().map(|_| position);
         }
-        let attempt = loaded.attempts + 1;
-        let span = span_of(context, Step::Deliver, of.batch.0, of.ordinal, attempt);
+        let span = span_of(context, Step::Deliver, id.batch.0, id.ordinal, attempt);
         let parent = span_of(context, Step::Match, event.0, first, 0);
-        Some(TracePosition { context: context.at(span), parent: Some(parent), of, attempt })
+        Some(TracePosition { context: context.at(span), parent: Some(parent), of: id, attempt })
     }
 
     /// Emits the span of an attempt.
@@ -172,14 +178,6 @@ impl Step {
 /// Id of the span of a step.
 fn span_of(context: &TraceContext, step: Step, batch: u64, ordinal: u32, attempt: u32) -> [u8; 8] {
     span_id(context, [step as u64, batch, ordinal.into(), attempt.into()])
-}
-
-impl Loaded {
-    /// Trace context of a notification's event: its batch, and the first event of the batch that shares the context.
-    fn trace(&self, ordinal: u32) -> Option<(EventBatchId, u32, &TraceContext)> {
-        let (first, context) = self.event(ordinal).ok()?.trace.as_ref()?;
-        Some((self.event_of[ordinal as usize].batch, *first, context))
-    }
 }
 
 #[cfg(test)]

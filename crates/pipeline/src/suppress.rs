@@ -12,16 +12,13 @@ use std::{
 use parking_lot::RwLock;
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId},
-    subscriber::Device,
     suppression::{Cause, Policy, Suppression, Target, bound, canonical},
     time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
-    records::{ChangeKind, Recipient, SuppressionFilter, SuppressionStore},
+    records::{ChangeKind, SuppressionFilter, SuppressionStore},
 };
-
-use crate::load_work::Loaded;
 
 /// Suppressions read at a time.
 const PAGE: usize = 5_000;
@@ -74,7 +71,7 @@ impl Suppressions {
     }
 
     /// Whether nothing is suppressed, which is the usual case.
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.known.read().marks.is_empty()
     }
 
@@ -90,29 +87,6 @@ impl Suppressions {
         let holds =
             |mark: &&Mark| mark.ends.is_none_or(|end| now < end) && !(critical && self.policy.ignores(mark.cause));
         by_address.into_iter().chain(by_device).filter(holds).map(|mark| mark.cause).max()
-    }
-
-    /// Like `cause`, for a notification and a device.
-    pub fn of(
-        &self,
-        loaded: &Loaded,
-        recipient: &Recipient,
-        name: &Name,
-        device: &Device,
-        now: Timestamp,
-    ) -> Option<Cause> {
-        if self.is_empty() {
-            return None;
-        }
-        let channel = loaded.compiled.application.channels.get(&device.channel)?;
-        let edited = loaded.edit.as_ref().and_then(|edit| edit.address.as_deref());
-        let to = Destination {
-            protocol: &channel.protocol,
-            address: edited.unwrap_or(&device.address),
-            subscriber: &recipient.id,
-            device: name,
-        };
-        self.cause(&to, loaded.delivery_policy.critical, now)
     }
 
     /// Applies the changes since the last call.

@@ -38,7 +38,7 @@ pub(crate) async fn run(flow: Arc<Flow>, pipeline: Weak<Pipeline>, stop: Cancell
         feeds::expire(&flow, &stop).await;
         wake_subscriptions(&flow).await;
         prune_suppressions(&flow).await;
-        if let Err(error) = flow.endpoints.prune(&flow, now - ENDPOINTS_KEPT).await {
+        if let Err(error) = flow.endpoints.prune(&*flow.recipient_store, now - ENDPOINTS_KEPT).await {
             tracing::error!(%error, "unused endpoints cannot be removed");
         }
         show_subscriptions(&flow, &mut shown).await;

@@ -5,11 +5,21 @@ use std::{collections::BTreeMap, sync::Arc};
 use parking_lot::Mutex;
 use tocsin_model::{
     definition::{self, Environment},
+    event::EventBatch,
+    field::Fields,
     id::Name,
+    problem::Problem,
 };
-use tocsin_store::{error::StoreError, records::ApplicationStore};
+use tocsin_store::{
+    error::StoreError,
+    records::{ApplicationStore, ApplicationVersion},
+};
 
-use crate::compile::Compiled;
+use crate::{
+    compile::Compiled,
+    errors::RunError,
+    variables::{VARIABLE_PLACES, has_variables},
+};
 
 /// Maximum number of cached versions, beside those in use elsewhere.
 const KEPT: usize = 64;
@@ -46,13 +56,29 @@ impl Versions {
                 self.insert(compiled.clone());
                 Ok(Some(compiled))
             }
-            Err(problems) => {
-                for problem in problems {
+            Err(_) => {
+                for problem in self.problems(&stored) {
                     tracing::error!(application = %name, version, %problem, "a stored definition cannot be compiled");
                 }
                 Ok(None)
             }
         }
+    }
+
+    /// The problems of a stored definition, without values of variables.
+    pub(crate) fn problems(&self, stored: &ApplicationVersion) -> Vec<Problem> {
+        problems(stored, &*self.environment)
+    }
+
+    /// Fields that a batch was packed with. The inner error says why they are unknown.
+    pub(crate) async fn event_fields(&self, batch: &EventBatch) -> Result<Result<Fields, String>, StoreError> {
+        let Some(compiled) = self.get(&batch.application, batch.version).await? else {
+            return Ok(Err(format!("version {} of the application `{}` is gone", batch.version, batch.application)));
+        };
+        Ok(match compiled.application.events.get(&batch.class) {
+            Some(class) => Ok(class.fields.clone()),
+            None => Err(format!("version {} has no event class `{}`", batch.version, batch.class)),
+        })
     }
 
     /// Adds a version that was compiled elsewhere.
@@ -72,5 +98,75 @@ impl Versions {
     /// Environment in which definitions are read.
     pub fn environment(&self) -> &Environment {
         &self.environment
+    }
+}
+
+/// The problems of a stored definition, without values of variables.
+fn problems(stored: &ApplicationVersion, environment: &dyn Fn(&str) -> Option<String>) -> Vec<Problem> {
+    let read = |environment: &dyn Fn(&str) -> Option<String>| {
+        definition::read(&stored.text, environment).and_then(|application| Compiled::new(application, stored.version))
+    };
+    definition::read_redacted(environment, &VARIABLE_PLACES, read).err().unwrap_or_default()
+}
+
+/// The reason why a stored definition cannot run, without values of variables.
+pub(crate) fn reason(stored: &ApplicationVersion, error: &RunError) -> String {
+    let RunError::Problems(problems) = error else { return error.to_string() };
+    let sealed = |name: &str| Some(definition::placeholder_value(name));
+    let sealed = definition::read(&stored.text, &sealed).ok();
+    let may_hold_value = |path: &str| {
+        let Some(name) = path.strip_prefix("channels.").and_then(|rest| rest.split('.').next()) else { return false };
+        // A definition that is invalid with placeholders may have variables in each of its channels.
+        let Some(application) = &sealed else { return true };
+        let channel = name.parse::<Name>().ok().and_then(|name| application.channels.get(&name));
+        channel.is_none_or(|channel| has_variables(&channel.options))
+    };
+    let shown = |problem: &Problem| match may_hold_value(&problem.path) {
+        true => definition::without_value(problem.clone(), &[]),
+        false => problem.clone(),
+    };
+    RunError::Problems(problems.iter().map(shown).collect()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use tocsin_model::{problem::Code, time::Timestamp};
+
+    use super::*;
+
+    fn stored(text: &str) -> ApplicationVersion {
+        let name = "quakes".parse().expect("a name");
+        ApplicationVersion {
+            name,
+            version: 1,
+            text: format!("application: quakes\nevents: {{ quake: {{ fields: {{ place: string }} }} }}\n{text}\n"),
+            author: String::new(),
+            applied_at: Timestamp(0),
+        }
+    }
+
+    #[test]
+    fn reasons_of_definitions_that_do_not_run_hold_no_values_of_variables() {
+        let environment = |name: &str| (name == "X").then(|| "hunter2 hunter2".to_owned());
+        let source = stored("sources: { s: { kind: '${X}', events: [quake], options: {} } }");
+        let found = problems(&source, &environment);
+        let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert!(!shown.is_empty() && shown.iter().all(|problem| !problem.contains("hunter2")), "{shown:?}");
+        assert!(shown.iter().any(|problem| problem.contains("sources.s.kind")), "{shown:?}");
+        // Without a value, the name of the variable is shown.
+        let shown = problems(&source, &|_| None).iter().map(ToString::to_string).collect::<String>();
+        assert!(shown.contains("`X`"), "{shown}");
+
+        let channels = stored(
+            "channels:\n  a: { protocol: file, options: { path: '${X}' } }\n  \
+             b: { protocol: file, options: { path: b } }",
+        );
+        let error = |channel: &str| {
+            let path = format!("channels.{channel}.options.path");
+            RunError::Problems(vec![Problem::new(Code::Unreadable, path, "`hunter2` cannot be opened")])
+        };
+        let (with, without) = (reason(&channels, &error("a")), reason(&channels, &error("b")));
+        assert!(!with.contains("hunter2") && with.contains("channels.a.options.path"), "{with}");
+        assert!(without.contains("`hunter2` cannot be opened"), "{without}");
     }
 }

@@ -121,6 +121,7 @@ impl Stream {
         };
         let attributes = most.into_iter().map(|most| ("most".to_owned(), most)).collect();
         let new = NewSubscriber {
+            kept: Default::default(),
             id: self.someone(),
             profile: Profile { enabled: self.rng.u32(..4) > 0, attributes, ..Profile::default() },
             devices: Some(devices.into_iter().take(count).collect()),
@@ -152,7 +153,7 @@ impl Stream {
             subscriber: self.someone(),
             key: (self.rng.u32(..3) == 0).then(|| format!("k{}", self.rng.u32(..2))),
             device: (self.rng.u32(..3) == 0).then(|| name(if self.rng.bool() { "a" } else { "b" })),
-            enabled: self.rng.u32(..5) > 0,
+            enabled: Some(self.rng.u32(..5) > 0),
             values: self.values(),
             terms: SubscriptionParams::default(),
         });
@@ -163,7 +164,7 @@ impl Stream {
     async fn update(&mut self) {
         let change = SubscriptionChange {
             device: None,
-            enabled: self.rng.u32(..3) > 0,
+            enabled: Some(self.rng.u32(..3) > 0),
             values: self.values(),
             terms: SubscriptionParams::default(),
         };

@@ -166,6 +166,7 @@ impl Stream {
         let attributes = tier.map(|tier| ("tier".to_owned(), Value::from(*tier))).into_iter().collect();
         let device = Device { channel: name("web"), address: "someone".to_owned(), state: DeviceState::Active };
         let new = NewSubscriber {
+            kept: Default::default(),
             id: self.someone(),
             profile: Profile { enabled: self.rng.u32(..5) > 0, attributes, ..Profile::default() },
             devices: Some([(name("a"), device)].into()),
@@ -189,7 +190,7 @@ impl Stream {
             subscriber: self.someone(),
             key: None,
             device: None,
-            enabled: self.rng.u32(..5) > 0,
+            enabled: Some(self.rng.u32(..5) > 0),
             values: "{}".into(),
             terms: self.terms(),
         });
@@ -199,7 +200,8 @@ impl Stream {
 
     async fn update(&mut self) {
         let (id, enabled) = (self.some_subscription(), self.rng.u32(..3) > 0);
-        let change = SubscriptionChange { device: None, enabled, values: "{}".into(), terms: self.terms() };
+        let change =
+            SubscriptionChange { device: None, enabled: Some(enabled), values: "{}".into(), terms: self.terms() };
         let _ = self
             .scenario
             .records()
@@ -215,7 +217,7 @@ impl Stream {
             subscriber: "p0".parse().expect("an id"),
             key: None,
             device: None,
-            enabled: true,
+            enabled: Some(true),
             values: "{}".into(),
             terms: SubscriptionParams::default(),
         };

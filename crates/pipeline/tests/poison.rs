@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use tocsin_delivery::{Context, SystemClock, TokenSigner, networks::Networks, programs::Programs};
+use tocsin_connect::{SystemClock, networks::Networks, programs::Programs};
+use tocsin_delivery::{Context, TokenSigner};
 use tocsin_model::{
     application::api_source,
     event::EventPacker,
@@ -53,6 +54,7 @@ async fn records() -> Arc<MemoryRecords> {
         let device =
             Device { channel: name("hook"), address: format!("https://p{at}.example/"), state: DeviceState::Active };
         NewSubscriber {
+            kept: Default::default(),
             id: id(at),
             profile: Profile::default(),
             devices: Some(vec![(name("main"), device)]),
@@ -65,7 +67,7 @@ async fn records() -> Arc<MemoryRecords> {
         subscriber: id(at),
         key: None,
         device: None,
-        enabled: true,
+        enabled: Some(true),
         values: "{}".into(),
         terms: SubscriptionParams::default(),
     };

@@ -1,6 +1,6 @@
 //! Simulated time: the paused clock of tokio, as a time of day.
 
-use tocsin_delivery::Clock;
+use tocsin_connect::Clock;
 use tocsin_model::time::Timestamp;
 use tokio::time::Instant;
 

@@ -29,7 +29,7 @@ use tocsin_store::{
     },
     memory::journal::MemoryJournal,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 /// The side of a write on which the process crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,10 @@ pub(crate) struct Process {
     planned_crash: Mutex<Option<(u64, CrashPoint)>>,
     /// Number of the last run that crashed, starting with 1.
     crashed_run: watch::Sender<u64>,
+    /// Number of commits of work, over all runs.
+    commits: AtomicU64,
+    /// Until when commits of work fail.
+    fails_until: Mutex<Option<Instant>>,
 }
 
 impl Process {
@@ -56,6 +60,20 @@ impl Process {
 
     pub fn has_crashed(&self) -> bool {
         *self.crashed_run.borrow() > 0
+    }
+
+    /// Number of commits of work, over all runs.
+    pub fn commits(&self) -> u64 {
+        self.commits.load(Ordering::SeqCst)
+    }
+
+    /// Lets all commits of work fail for a time.
+    pub fn fail(&self, time: Duration) {
+        *self.fails_until.lock() = Some(Instant::now() + time);
+    }
+
+    fn fails(&self) -> bool {
+        self.fails_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
     /// Waits for the crash of the current run.
@@ -190,6 +208,10 @@ impl WorkQueue for CrashingJournal {
     }
 
     async fn commit(&self, step: Step) -> Result<Vec<NotificationBatchId>, StoreError> {
+        if self.process.fails() {
+            return Err(StoreError::unavailable("scripted"));
+        }
+        self.process.commits.fetch_add(1, Ordering::SeqCst);
         self.write(self.journal.commit(step)).await
     }
 }

@@ -47,8 +47,10 @@ impl ModuleGraph {
     /// A file is not Rust.
     pub fn of<P: Into<String>, T: AsRef<str>>(files: impl IntoIterator<Item = (P, T)>) -> ModuleGraph {
         let mut modules = BTreeMap::new();
-        for (path, text) in files {
-            let path: String = path.into();
+        let files: Vec<(String, T)> = files.into_iter().map(|(path, text)| (path.into(), text)).collect();
+        let has_library = files.iter().any(|(path, _)| path == "lib.rs");
+        // Beside a library, `main.rs` is the root of another crate.
+        for (path, text) in files.into_iter().filter(|(path, _)| !(has_library && path == "main.rs")) {
             let tokens: TokenStream = text.as_ref().parse().unwrap_or_else(|error| panic!("{path}: {error}"));
             let mut reader = Reader { file: path.clone(), modules: &mut modules };
             reader.module(module_of(&path), tokens);
@@ -451,6 +453,19 @@ mod tests {
                 ("checks.rs", "use crate::a::A;"),
             ],
             &[("b.rs", &["a.rs"])],
+        );
+    }
+
+    #[test]
+    fn a_program_beside_a_library_does_not_replace_its_root() {
+        check(
+            &[
+                ("lib.rs", "mod a; mod b;"),
+                ("main.rs", "fn main() { name_of_the_library::run(); }"),
+                ("a.rs", "use super::b::B;"),
+                ("b.rs", "pub struct B; fn f() { crate::a::go(); }"),
+            ],
+            &[("a.rs", &["b.rs"]), ("b.rs", &["a.rs"])],
         );
     }
 

@@ -9,7 +9,7 @@
 //! 08:00 subscribe alice nearby {} if event.place == 'Kobe'
 //! 08:00 reschedule alice DTSTART:20260301T090000|RRULE:FREQ=DAILY
 //! 08:00 snooze alice 90                           (all subscriptions of alice, for 90 minutes)
-//! 08:00 bob@example.org defers 90 | refuses | gone | unknown | delivers | ponders 30 | rests 300 | waits | panics
+//! 08:00 bob@example.org defers 90 | refuses | gone | unknown | expires | delivers | ponders 30 | rests 300 | waits | panics
 //! 08:00 suppress smtp bob@example.org complaint    (or soft_bounce, five of which suppress; `lift` removes it)
 //! 08:00 suppressions | endpoints                  (listed in the transcript)
 //! 08:00 revive bob hook                           (the device is active again)
@@ -19,6 +19,8 @@
 //! 08:30 event quake {"magnitude": 6.1}            (several events on one line are one batch)
 //! 08:31 crash                                     (the process crashes and restarts)
 //! 08:31 down 90                                   (the process crashes, and restarts after 90 minutes)
+//! 08:31 lose claims                               (all leases expire; the process runs on)
+//! 08:31 commits fail 30                           (for 30 seconds; the process runs on)
 //! 08:32 drain                                     (SIGTERM, and a new start)
 //! 08:40 resume | end                              (all suspensions)
 //! 08:40 edit 1 {"fields": {"magnitude": 7}}       (the suspension of this number)
@@ -29,17 +31,19 @@
 //! 08:50 firings | refire | dismiss                (missed firings: list, repeat, remove)
 //! 09:00 disable alice | enable alice | unsubscribe alice
 //! 09:00 apply                                     (the second definition, if the scenario has one)
+//! 10:00 attempts                                  (all attempts, listed in the transcript)
 //! 10:00 report                                    (backlog and totals, as a line of the transcript)
 //! ```
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tocsin_delivery::{Clock, Context, TokenSigner, networks::Networks, programs::Programs};
+use tocsin_connect::{Clock, networks::Networks, programs::Programs};
+use tocsin_delivery::{Context, TokenSigner};
 use tocsin_model::{
     event::EventPacker,
     filter::{Dialect, Filter},
-    id::{Name, NotificationBatchId, SubscriberId},
+    id::{Name, NotificationBatchId, NotificationId, SubscriberId},
     subscriber::{Device, DeviceState, Profile},
     subscription::SubscriptionParams,
     suppression::{Policy, Report, Target},
@@ -48,8 +52,8 @@ use tocsin_model::{
 use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
 use tocsin_store::{
     journal::{
-        ActivityLog, FiringFilter, Idempotency, JournalOptions, OpenWork, OperatorActions, Resolution, RuleStop,
-        RuleStore, SuspensionFilter, Switch, SwitchState,
+        ActivityLog, FiringFilter, Idempotency, JournalOptions, NotificationLog, OpenWork, OperatorActions, Resolution,
+        RuleStop, RuleStore, SuspensionFilter, Switch, SwitchState,
     },
     memory::{inbox::MemoryInbox, journal::MemoryJournal, records::MemoryRecords},
     records::{
@@ -235,6 +239,11 @@ impl Scenario {
         self.process.has_crashed()
     }
 
+    /// Number of commits of work to the journal.
+    pub fn commits(&self) -> u64 {
+        self.process.commits()
+    }
+
     /// Number of different messages received; one message to several recipients counts once.
     pub fn messages(&self) -> usize {
         self.scripted.lock().messages()
@@ -263,6 +272,9 @@ impl Scenario {
             ["enable", id] => self.put_enabled(id, true).await,
             ["event", class, ..] => self.event(class, what.splitn(3, ' ').nth(2).unwrap_or("{}")).await,
             ["crash"] => self.crash().await,
+            ["lose", "claims"] => self.journal.drop_claims(),
+            ["commits", "fail", time] => self.process.fail(duration(time)),
+            ["attempts"] => self.list_attempts().await,
             ["down", minutes] => self.down(duration(minutes) * 60).await,
             ["drain"] => {
                 let drained = self.pipeline().drain(Duration::from_secs(30)).await;
@@ -337,6 +349,7 @@ impl Scenario {
             ["revive", id, device] => self.put_active(id, device).await,
             ["suppressions"] => self.list_suppressions().await,
             [address, "unknown"] => self.scripted.lock().set(address, ScriptedAnswer::Unknown),
+            [address, "expires"] => self.scripted.lock().set(address, ScriptedAnswer::Expires),
             [address, "gone"] => self.scripted.lock().set(address, ScriptedAnswer::Gone),
             [address, "refuses"] => self.scripted.lock().set(address, ScriptedAnswer::Refuses),
             [address, "rests", wait] => self.scripted.lock().set(address, ScriptedAnswer::Rests(duration(wait))),
@@ -373,14 +386,26 @@ impl Scenario {
                 }
             }
         }
-        let new = NewSubscriber { id: subscriber(id), profile, devices: Some(devices), preferences: None };
+        let new = NewSubscriber {
+            kept: Default::default(),
+            id: subscriber(id),
+            profile,
+            devices: Some(devices),
+            preferences: None,
+        };
         self.records.put_subscriber(new, Precondition::Any, self.clock.now()).await.expect("it can be stored");
     }
 
     async fn put_preferences(&self, id: &str, preferences: &str) {
         let found = self.records.subscriber(&subscriber(id)).await.expect("records answer").expect("a subscriber");
         let preferences = Some(serde_json::from_str(preferences).expect("preferences"));
-        let new = NewSubscriber { id: found.id, profile: found.profile, devices: None, preferences };
+        let new = NewSubscriber {
+            kept: Default::default(),
+            id: found.id,
+            profile: found.profile,
+            devices: None,
+            preferences,
+        };
         self.records.put_subscriber(new, Precondition::Any, self.clock.now()).await.expect("it can be stored");
     }
 
@@ -392,6 +417,7 @@ impl Scenario {
     async fn put_enabled(&self, id: &str, enabled: bool) {
         let found = self.records.subscriber(&subscriber(id)).await.expect("records answer").expect("a subscriber");
         let new = NewSubscriber {
+            kept: Default::default(),
             id: found.id,
             profile: Profile { enabled, ..found.profile },
             devices: None,
@@ -411,7 +437,7 @@ impl Scenario {
             subscriber: subscriber(id),
             key: None,
             device: None,
-            enabled: true,
+            enabled: Some(true),
             values: fields.to_json(&row).into(),
             terms: SubscriptionParams {
                 schedule: schedule.map(lines),
@@ -437,7 +463,8 @@ impl Scenario {
         let filter = SubscriptionFilter { subscriber: Some(subscriber(id)), ..SubscriptionFilter::default() };
         for found in self.records.subscriptions(&filter, None, 1000).await.expect("records answer") {
             let (enabled, terms) = (found.enabled, changed(found.terms));
-            let change = SubscriptionChange { device: found.device, enabled, values: found.values, terms };
+            let change =
+                SubscriptionChange { device: found.device, enabled: Some(enabled), values: found.values, terms };
             let changed = self
                 .records
                 .update_subscription(UpdateSubscription {
@@ -551,12 +578,32 @@ impl Scenario {
         }
     }
 
+    /// Lists the attempts of all notifications, by notification and number.
+    async fn list_attempts(&self) {
+        for (batch, _, _) in self.journal.notification_batches(None, 1_000).await.expect("they are listed") {
+            let mut attempts = self.journal.attempts(batch).await.expect("they are listed");
+            attempts.sort_by_key(|attempt| (attempt.ordinal, attempt.number, attempt.answered_at));
+            for attempt in attempts {
+                let id = NotificationId { batch, ordinal: attempt.ordinal };
+                let (at, outcome) = (self.clock.time_of_day(attempt.answered_at), attempt.outcome.word());
+                let line = format!("{} {id} attempt {} {at} {outcome}: {}", self.now(), attempt.number, attempt.reply);
+                self.scripted.lock().note(line);
+            }
+        }
+    }
+
     async fn put_active(&self, id: &str, device: &str) {
         let found = self.records.subscriber(&subscriber(id)).await.expect("records answer").expect("a subscriber");
         let changed = Device { state: DeviceState::Active, ..found.devices[&name(device)].clone() };
         let stored = self
             .records
-            .put_device(PutDevice { id: &found.id, name: &name(device), device: changed, now: self.clock.now() })
+            .put_device(PutDevice {
+                id: &found.id,
+                name: &name(device),
+                device: changed,
+                keeps_state: false,
+                now: self.clock.now(),
+            })
             .await;
         stored.expect("it can be stored");
     }

@@ -8,7 +8,8 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tocsin_delivery::{Answer, Clock, OpenChannel, Outgoing};
+use tocsin_connect::Clock;
+use tocsin_delivery::{Answer, OpenChannel, Outgoing};
 use tocsin_model::{
     delivery_policy::Priority,
     receipt::{Disposition, Reason, ReasonKind},
@@ -30,6 +31,8 @@ pub enum ScriptedAnswer {
     Gone,
     /// Refuses permanently: the address does not exist.
     Unknown,
+    /// Refuses the message as expired.
+    Expires,
     /// Accepts, but answers after this delay.
     DeliversAfter(Duration),
     /// Panics in the channel.
@@ -153,6 +156,10 @@ impl OpenChannel for ScriptedChannel {
             ScriptedAnswer::Unknown => {
                 let reason = Reason::new(ReasonKind::Bounced, "550 5.1.1 no such user");
                 (Disposition::Refused { reason }, "unknown", Duration::ZERO)
+            }
+            ScriptedAnswer::Expires => {
+                let reason = Reason::new(ReasonKind::Expired, "its time was over before it was sent");
+                (Disposition::Refused { reason }, "expired", Duration::ZERO)
             }
             ScriptedAnswer::Refuses => (Disposition::Refused { reason: answer("never") }, "refused", Duration::ZERO),
         };

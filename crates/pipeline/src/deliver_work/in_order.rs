@@ -8,7 +8,6 @@ use super::Worker;
 use crate::{
     dispatch_items::ItemDispatch,
     lanes::{LaneStatus, Turn},
-    record_receipts::Report,
 };
 
 /// Maximum wait for an earlier notification that is neither sent nor deferred; also the deferral after that.
@@ -18,7 +17,7 @@ impl Worker {
     /// Hands over the notifications that are first in their lanes, and waits for earlier answers before the rest.
     /// Notifications behind a retry are deferred until that retry, so that they block nothing here.
     pub(super) async fn dispatch_in_order(&self, item: &mut ItemDispatch, stop: &CancellationToken) {
-        let lanes = &self.running.lanes;
+        let lanes = &self.active.lanes;
         let mut left = std::mem::take(&mut item.ordinals);
         let mut left_over = Vec::new();
         let mut may_wait = true;
@@ -39,9 +38,7 @@ impl Worker {
             for (ordinal, due_at) in later {
                 metrics::counter!("tocsin_deliver_order_deferred_total").increment(1);
                 item.dispatched += 1;
-                if self.reports.send(Report::Snoozed { key: item.key, ordinal, due_at }).await.is_err() {
-                    return item.left.extend(left_over);
-                }
+                item.tracker.snooze(ordinal, due_at);
             }
             may_wait = true;
             let mut all_sent = true;

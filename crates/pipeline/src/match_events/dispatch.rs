@@ -13,7 +13,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Arrivals, Claim, ClaimEvents, ClaimedEvents, Except, NewQuantum, Step},
+    journal::{Arrivals, Claim, ClaimEvents, ClaimedEvents, Except, Firing, NewQuantum, Step},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -22,27 +22,30 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Command, LEASE, Matched, PAUSE_AFTER_FAILURE,
-    matcher::{Control, Matcher, Outcome, Quantum, Start},
-    report::count,
-    taken_up,
+    matched::Matched,
+    matcher::{Control, Matcher, Outcome, PAUSE_AFTER_FAILURE, Quantum, Report, Start},
+    report::{count, quantum_input},
 };
 use crate::{
-    Flow, RefireError, Throttled, compile::Compiled, follow_changes::Followed, rates::Rates, rule_breaker::RuleBreaker,
-    suspects::Work,
+    Flow, RefireError, compile::Compiled, flow::Throttled, follow_changes::Followed, rates::Rates,
+    rule_breaker::RuleBreaker, suspects::Work,
 };
 
+/// Lease of claimed batches: a matcher that dies loses them after this time.
+const LEASE: Duration = Duration::from_secs(300);
 /// Maximum number of matcher reports waiting for the dispatcher; a matcher with another one waits.
 const REPORTS_WAITING_MAX: usize = 256;
 /// Maximum number of commands waiting for a matcher. Beyond it, a refire request fails.
 const CONTROLS_WAITING_MAX: usize = 16;
 
-/// A report of a matcher.
-pub(super) struct Report {
-    /// The matcher. Reports of removed matchers are ignored.
-    pub id: u64,
-    pub application: Name,
-    pub outcome: Outcome,
+/// A command for the dispatcher.
+pub(crate) enum Command {
+    /// Match with this version and index from now on.
+    Install(Arc<Compiled>, Box<Followed>, oneshot::Sender<()>),
+    /// Stop matching this application. Work in progress is finished first.
+    Remove(Name, oneshot::Sender<()>),
+    /// Fire a rule for batches for which it did not fire.
+    Refire(Box<Firing>, oneshot::Sender<Result<u64, RefireError>>),
 }
 
 /// Handle of a matcher.
@@ -366,7 +369,7 @@ impl Dispatcher {
         let quantum = NewQuantum {
             started_at: claimed_at,
             ended_at: self.flow.clock.now(),
-            batches: claimed.iter().map(taken_up).collect(),
+            batches: claimed.iter().map(quantum_input).collect(),
             scheduled_notifications: 0,
         };
         let failed = claimed.iter().map(|events| (events.claim, reason.clone())).collect();
@@ -407,17 +410,5 @@ fn order(handle: &Handle, control: Control) {
     if let Err(refused) = handle.controls.try_send(control) {
         let controls = handle.controls.clone();
         tokio::spawn(async move { drop(controls.send(refused.into_inner()).await) });
-    }
-}
-
-impl Flow {
-    /// Asks the records to retain the changes that throttled events of the application may need.
-    fn pin(&self, application: &Name) {
-        let Some(place) = self.indexes.lock().get(application).map(|status| status.place) else { return };
-        self.pins.lock().entry(application.clone()).or_insert(place);
-    }
-
-    fn unpin(&self, application: &Name) {
-        self.pins.lock().remove(application);
     }
 }

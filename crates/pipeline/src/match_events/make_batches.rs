@@ -6,8 +6,12 @@ use tocsin_matching::{cut::CutBatch, rule::RuleSet};
 use tocsin_model::{delivery_policy::Priority, id::Name, notification::NotificationHead, time::Timestamp};
 use tocsin_store::journal::{NewNotificationBatch, Step};
 
-use super::unassigned_channel;
 use crate::{compile::Compiled, rule_breaker::cap};
+
+/// Channel of notifications whose subscriber had no usable device when they were made.
+pub fn unassigned_channel() -> Name {
+    "unassigned".parse().expect("`unassigned` is a name")
+}
 
 /// Applications and channels of the notifications of a step. Suspended ones may be resumed.
 pub(super) fn channels_of(step: &Step) -> BTreeSet<(Name, Name)> {

@@ -1,16 +1,13 @@
-//! Matches the batches of one application's quantum against its index, chronicles and queries.
+//! An application with its index, chronicles and queries, and the match of batches against them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use tocsin_matching::{
-    chronicle::{store::PREFIX, tables::EntryChange},
+    chronicle::{
+        store::{ChronicleStore, PREFIX},
+        tables::EntryChange,
+    },
     rule::RuleNumber,
     state::restored::RestoredStates,
 };
@@ -18,27 +15,18 @@ use tocsin_model::{
     event::EventBatch,
     field::{Fields, Row},
     id::{ChangeSequence, EventBatchId, Name},
-    state::StatePage,
 };
-use tocsin_store::{
-    error::StoreError,
-    journal::{ClaimedEvents, Step},
-    queries::ExtraColumns,
-};
+use tocsin_store::{error::StoreError, queries::ExtraColumns};
 
-use super::{
-    Matched, STATE_PAGES, build, event_fields,
-    make_batches::new_batches,
-    report::{report_failures, report_filtered, report_suppressed},
-};
+use super::{build_index::build, index_status::IndexStatus, rule_state::read_rule_state};
 use crate::{
     Flow,
-    follow_changes::FollowError,
+    compile::Compiled,
+    follow_changes::{FollowError, Followed},
     keep_busy,
-    rule_breaker::{IsolatedRules, RuleFailureCounts},
+    rule_breaker::{RuleBreaker, RuleFailureCounts},
     run_queries,
-    shards::{Cut, RuleStateCommand, UnpackedBatch},
-    slow_firings::SlowFiring,
+    shards::{Cut, IndexReport, RuleStateCommand, UnpackedBatch},
 };
 
 /// Rebuilds of a lost index per quantum.
@@ -69,6 +57,39 @@ pub(super) struct Queried {
     pub stopped: Vec<(EventBatchId, RuleNumber)>,
 }
 
+/// An application with its index and state.
+pub(super) struct Matched {
+    pub compiled: Arc<Compiled>,
+    pub followed: Followed,
+    pub report: IndexReport,
+    pub breaker: RuleBreaker,
+    /// Per-key aggregates of its events, computed here before any shard matches.
+    pub chronicles: ChronicleStore,
+    /// Whether shards and chronicles hold the state of the journal. If not, it is read before the next match.
+    pub remembers: bool,
+}
+
+impl Matched {
+    /// Blocks until the owners of the index have applied all changes sent to them.
+    pub fn new(compiled: Arc<Compiled>, mut followed: Followed, breaker: RuleBreaker) -> Matched {
+        // If a shard is already lost, matching will find out.
+        let report = keep_busy(|| followed.wait_until_applied()).unwrap_or_default();
+        let chronicles = ChronicleStore::new(compiled.rules.clone());
+        Matched { compiled, followed, report, breaker, chronicles, remembers: false }
+    }
+
+    /// Publishes the status of the index.
+    pub fn publish(&self, flow: &Flow) {
+        let status = IndexStatus {
+            version: self.compiled.version,
+            report: self.report.clone(),
+            place: self.followed.place(),
+            chronicle_keys: self.chronicles.keys(),
+        };
+        flow.publish(&self.compiled.application.name, Some(status));
+    }
+}
+
 impl Matched {
     /// Advances the index by one step towards a change sequence. Returns whether the index is available and intact.
     pub(super) async fn advance(
@@ -91,182 +112,6 @@ impl Matched {
         match arrived {
             Ok(arrived) => Ok(arrived),
             Err(gone) => self.rebuild(flow, name, place, &gone.into()).await.map(|()| true),
-        }
-    }
-
-    /// Matches batches in order and adds the results to the step. A batch that fails yields no notifications: its
-    /// matches come again when it is matched again. A rule that fails too often is stopped within the quantum.
-    pub(super) async fn match_batches(
-        &mut self,
-        flow: &Flow,
-        name: &Name,
-        batches: &[&ClaimedEvents],
-        step: &mut Step,
-    ) -> Result<(), StoreError> {
-        let now = flow.clock.now();
-        let mut failed: BTreeMap<EventBatchId, String> = BTreeMap::new();
-        let mut fields = Vec::with_capacity(batches.len());
-        for events in batches {
-            match event_fields(flow, &events.batch).await? {
-                Ok(found) => fields.push((&events.batch, found)),
-                Err(reason) => {
-                    failed.insert(events.batch.id, reason);
-                }
-            }
-        }
-        let compiled = self.compiled.clone();
-        let rules = compiled.rules.clone();
-        let stops = flow.stops.lock().clone();
-        let mut isolation = IsolatedRules::default();
-        let failure_counts = self.breaker.failure_counts(&compiled);
-        let breaker = &mut self.breaker;
-        let unpack = |(batch, fields): (&EventBatch, Fields)| match rules.rows(batch, &fields) {
-            Ok(rows) => {
-                breaker.before(&compiled, &stops, batch, now, &mut isolation);
-                let excluded_rules = isolation.of(batch.id);
-                let batch = EventBatch { chronicled: Bytes::new(), ..batch.clone() };
-                let rows = rows.into();
-                let (again, entries, failure_counts) = (false, Vec::new(), failure_counts.clone());
-                Some(Readable { batch, fields, rows, excluded_rules, again, entries, failure_counts })
-            }
-            Err(damaged) => {
-                failed.insert(batch.id, damaged.to_string());
-                None
-            }
-        };
-        let mut readable: Vec<Readable> = keep_busy(|| fields.into_iter().filter_map(unpack).collect());
-        let cut = loop {
-            keep_busy(|| self.take_events(&mut readable, &mut failed));
-            let (cut, Queried { failed: queries, stopped }) = self.cut(flow, name, &readable).await?;
-            self.report = self.followed.with_queries(cut.report.clone());
-            self.record_slow_rules(flow, &readable, &cut);
-            // They produced no matches, so there is nothing to undo.
-            for (batch, rule, reason) in queries {
-                isolation.fail(&compiled, batch, rule, reason, now);
-            }
-            for (batch, rule) in stopped {
-                self.breaker.skip(&compiled, batch, rule, now, &mut isolation);
-            }
-            let mut is_done = cut.stopped.is_empty();
-            // A rule may panic on several shards, but is isolated once.
-            let mut isolated: BTreeSet<(EventBatchId, RuleNumber)> = BTreeSet::new();
-            for (id, rule) in &cut.panicked {
-                is_done = false;
-                let mut isolate = |rule: RuleNumber| {
-                    let reason = "it made the matcher panic".to_owned();
-                    isolated.contains(&(*id, rule))
-                        || isolation.fail(&compiled, *id, rule, reason, now) && isolated.insert((*id, rule))
-                };
-                if !rule.is_some_and(&mut isolate) {
-                    failed.insert(*id, "matching it made the matcher panic".to_owned());
-                }
-            }
-            for failure in cut.failures.iter().filter(|failure| failure.whole) {
-                let reason = format!("{} (event {})", failure.error, failure.event);
-                is_done &= !isolation.fail(&compiled, failure.event.batch, failure.rule, reason, now);
-            }
-            // Shards that did not leave it out have matched it.
-            for (batch, rule) in &cut.stopped {
-                self.breaker.skip(&compiled, *batch, *rule, now, &mut isolation);
-            }
-            if is_done {
-                break cut;
-            }
-            // The other rules are matched again without the failed ones: a firing is complete or does not happen. If
-            // a shard is lost, the next cut finds out.
-            let _ = keep_busy(|| self.followed.shards().apply_state_command(&RuleStateCommand::Undo));
-            readable.retain(|readable| !failed.contains_key(&readable.batch.id));
-            for readable in &mut readable {
-                readable.excluded_rules = isolation.of(readable.batch.id);
-            }
-        };
-        let mut oldest = now;
-        for events in batches {
-            match failed.remove(&events.batch.id) {
-                Some(reason) => step.failed.push((events.claim, reason)),
-                None => {
-                    oldest = oldest.min(events.batch.accepted_at);
-                    self.breaker.after(&compiled, &events.batch, &isolation, now, &mut step.stops);
-                    step.matched.push(events.claim);
-                }
-            }
-        }
-        for Readable { batch, .. } in readable.iter().filter(|readable| !readable.batch.chronicled.is_empty()) {
-            step.chronicled.push((batch.id, batch.chronicled.clone()));
-        }
-        let pages = self.chronicles.take_changes();
-        step.states.extend(pages.into_iter().map(|page| (name.clone(), page)));
-        self.report_incidents(name);
-        // For a batch that is set aside nothing else is listed: all its rules fire when it is matched again.
-        let matched: BTreeSet<EventBatchId> = step.matched.iter().map(|claim| claim.id).collect();
-        step.firings.extend(isolation.firings.into_iter().filter(|firing| matched.contains(&firing.batch)));
-        report_failures(&compiled, &compiled.rules, &cut.failures);
-        report_suppressed(&cut.suppressed);
-        report_filtered(cut.filtered);
-        step.states.extend(cut.states.into_iter().map(|page| (name.clone(), page)));
-        // Rules may take seconds; a notification is made, and its time to live begins, when they end.
-        let matched_at = flow.clock.now();
-        step.batches.extend(keep_busy(|| new_batches(&compiled, &compiled.rules, cut.batches, oldest, matched_at)));
-        Ok(())
-    }
-
-    /// Processes the events of batches by the chronicles in order, or again after a failure. A batch that makes them
-    /// panic is set aside.
-    fn take_events(&mut self, readable: &mut Vec<Readable>, failed: &mut BTreeMap<EventBatchId, String>) {
-        if !self.chronicles.has_chronicles() {
-            return;
-        }
-        let chronicles = &mut self.chronicles;
-        loop {
-            chronicles.undo();
-            chronicles.begin();
-            let mut tables = self.followed.queries();
-            let culprit = readable.iter_mut().position(|Readable { batch, rows, entries, .. }| {
-                entries.clear();
-                let take = || {
-                    let packed = chronicles.take(&batch.class, Arc::make_mut(rows), batch.accepted_at);
-                    // Before the first batch the tables are not read, so this is their initial state.
-                    match tables.take() {
-                        Some(tables) => {
-                            chronicles.publish_tables(batch.accepted_at, &mut |change| {
-                                run_queries::apply_chronicle_change(tables, &change)
-                            });
-                        }
-                        None => chronicles.publish_tables(batch.accepted_at, &mut |change| entries.push(change)),
-                    }
-                    packed
-                };
-                let taken = catch_unwind(AssertUnwindSafe(take));
-                taken.map(|packed| batch.chronicled = packed).is_err()
-            });
-            let Some(culprit) = culprit else { return };
-            let reason = "its chronicles made the matcher panic".to_owned();
-            failed.insert(readable.remove(culprit).batch.id, reason);
-        }
-    }
-
-    /// Lists slow firings.
-    fn record_slow_rules(&self, flow: &Flow, batches: &[Readable], cut: &Cut) {
-        let least = flow.options.slow_rule();
-        for ((id, rule), took) in cut.times.iter().filter(|(_, took)| **took >= least) {
-            let Some(Readable { batch, .. }) = batches.iter().find(|readable| readable.batch.id == *id) else {
-                continue;
-            };
-            let now = flow.clock.now();
-            flow.slow_firings.add(SlowFiring::new(&self.compiled, &self.report, (batch, *rule), *took, now));
-        }
-    }
-
-    /// Counts events that chronicles rejected and keys that they evicted.
-    fn report_incidents(&mut self, application: &Name) {
-        for ((class, chronicle), incidents) in self.chronicles.take_incidents() {
-            metrics::counter!("tocsin_match_chronicle_evictions_total").increment(incidents.evicted);
-            for (reason, count) in incidents.not_taken {
-                metrics::counter!("tocsin_match_chronicle_skipped_total", "reason" => reason.name()).increment(count);
-            }
-            if let Some(error) = incidents.error {
-                tracing::warn!(%application, %class, %chronicle, %error, "a chronicle could not take an event");
-            }
         }
     }
 
@@ -413,15 +258,7 @@ impl Matched {
         if self.remembers {
             return Ok(());
         }
-        let mut pages: Vec<StatePage> = Vec::new();
-        loop {
-            let more = flow.rule_store.state_pages(name, pages.last(), STATE_PAGES).await?;
-            let is_last = more.len() < STATE_PAGES;
-            pages.extend(more);
-            if is_last {
-                break;
-            }
-        }
+        let pages = read_rule_state(flow, name).await?;
         if let (Some(_), Err(lost)) = (snapshot_sequence, self.move_to(flow, name, snapshot_sequence).await) {
             self.rebuild(flow, name, snapshot_sequence.unwrap_or_else(|| flow.snapshots.newest()), &lost).await?;
         }

@@ -1,6 +1,10 @@
 //! The task that matches one application: owns its index and processes its quanta in order.
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tocsin_model::{
     event::EventBatch,
@@ -17,12 +21,10 @@ use tokio::{
 };
 
 use super::{
-    Matched, PAUSE_AFTER_FAILURE, build,
-    dispatch::Report,
+    build_index::{build, next_snapshot_sequence},
     make_batches::{channels_of, notifications_of},
-    next_snapshot_sequence,
-    report::count,
-    taken_up,
+    matched::Matched,
+    report::{count, quantum_input},
 };
 use crate::{
     Flow, RefireError,
@@ -35,6 +37,9 @@ use crate::{
     shards::RuleStateCommand,
     suspects::{InProgressGuard, Work},
 };
+
+/// Delay after the store failed.
+pub(super) const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(500);
 
 /// Initial state of a matcher.
 pub(super) enum Start {
@@ -68,6 +73,14 @@ pub(super) enum Outcome {
     Matched(BTreeMap<Name, NotificationCount>),
     /// Batches were released; `generation` counts the releases.
     Released { generation: u64 },
+}
+
+/// A report of a matcher.
+pub(super) struct Report {
+    /// The matcher. Reports of removed matchers are ignored.
+    pub id: u64,
+    pub application: Name,
+    pub outcome: Outcome,
 }
 
 /// Matches until all senders are gone.
@@ -281,7 +294,7 @@ impl AtWork {
         step.quantum = Some(NewQuantum {
             started_at,
             ended_at: flow.clock.now(),
-            batches: claimed.iter().map(taken_up).collect(),
+            batches: claimed.iter().map(quantum_input).collect(),
             scheduled_notifications: notifications - of_events,
         });
         metrics::histogram!("tocsin_match_duration_seconds").record(started.elapsed());

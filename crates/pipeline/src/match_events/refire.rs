@@ -7,15 +7,14 @@ use tocsin_model::{id::EventBatchId, time::Timestamp};
 use tocsin_store::journal::{Firing, RefiredBatch, Step};
 
 use super::{
-    Matched, event_fields,
     make_batches::{channels_of, new_batches},
-    matched::Readable,
+    matched::{Matched, Readable},
     report::report_suppressed,
 };
 use crate::{Flow, RefireError, keep_busy, rule_breaker::RuleFailureCounts, shards::RuleStateCommand};
 
 impl Matched {
-    /// See [`Matcher::refire`].
+    /// Fires a rule for the batches of a listed firing, with the current subscriptions.
     pub(super) async fn refire(&mut self, flow: &Arc<Flow>, firing: &Firing) -> Result<u64, RefireError> {
         let compiled = self.compiled.clone();
         let rules = &compiled.rules;
@@ -39,7 +38,7 @@ impl Matched {
                 batch.filter(|batch| batch.application == firing.application && Some(&batch.class) == on.as_ref());
             match (batch, number) {
                 (Some(batch), Some(number)) => {
-                    let Ok(fields) = event_fields(flow, &batch).await? else { continue };
+                    let Ok(fields) = flow.versions.event_fields(&batch).await? else { continue };
                     let Ok(rows) = rules.rows(&batch, &fields) else { continue };
                     let mut batch = batch;
                     // At the current subscriptions.

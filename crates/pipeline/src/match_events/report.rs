@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use tocsin_matching::{cut::RuleFailure, filter::index::Counts, rule::RuleSet, state::Suppression};
 
-use tocsin_model::id::EventBatchId;
-use tocsin_store::journal::{ClaimedEvents, Step};
+use tocsin_model::{event::EventBatch, id::EventBatchId};
+use tocsin_store::journal::{ClaimedEvents, QuantumInput, Step};
 
 use crate::{Flow, compile::Compiled};
 
@@ -26,6 +26,19 @@ pub(super) fn count(flow: &Flow, claimed: &[ClaimedEvents], step: &Step) {
         let labels = classes.labels(&batch.head.application, &batch.head.class);
         metrics::counter!("tocsin_match_notification_batches_total", &labels).increment(1);
         metrics::counter!("tocsin_match_notifications_total", &labels).increment(u64::from(batch.count));
+    }
+}
+
+/// An event batch as the input of a quantum.
+pub(super) fn quantum_input(events: &ClaimedEvents) -> QuantumInput {
+    let EventBatch { id, application, class, source, accepted_at, events, .. } = &events.batch;
+    QuantumInput {
+        id: *id,
+        application: application.clone(),
+        class: class.clone(),
+        source: source.clone(),
+        accepted_at: *accepted_at,
+        events: events.count(),
     }
 }
 

@@ -39,7 +39,7 @@ use crate::{
     class_counters::Labels,
     compile::Compiled,
     keep_busy,
-    match_events::{event_fields, new_batches},
+    match_events::{new_batches, report_failures},
     view_subscribers::view_subscribers,
 };
 
@@ -168,7 +168,7 @@ pub(crate) async fn run_due(
     step: &mut Step,
 ) -> Result<Result<(), String>, StoreError> {
     let started = Instant::now();
-    let fields = match event_fields(flow, batch).await? {
+    let fields = match flow.versions.event_fields(batch).await? {
         Ok(fields) => fields,
         Err(reason) => return Ok(Err(reason)),
     };
@@ -441,7 +441,7 @@ impl Part<'_> {
                     table.put(member);
                 }
                 self.bytes += batch.events.bytes().len();
-                let fields = match event_fields(self.flow, &batch).await? {
+                let fields = match self.flow.versions.event_fields(&batch).await? {
                     Ok(fields) => fields,
                     Err(reason) => {
                         tracing::error!(batch = %batch.id, rule = %due.rule, reason, "an event batch is left out of a run");
@@ -473,7 +473,7 @@ impl Part<'_> {
         let rules = table.shard.rules().clone();
         let (cut, failures) = table.cutter.finish(&rules);
         let cut = join(&rules, vec![cut]);
-        crate::match_events::report_failures(self.compiled, &rules, &failures);
+        report_failures(self.compiled, &rules, &failures);
         let now = self.flow.clock.now();
         self.notifications += cut.iter().map(|cut| cut.notifications.count()).sum::<usize>();
         let made = new_batches(self.compiled, &rules, cut, self.batch.accepted_at, now);
