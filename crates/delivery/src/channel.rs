@@ -3,10 +3,11 @@
 use std::{
     path::PathBuf,
     sync::{Arc, OnceLock},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use async_trait::async_trait;
+use tocsin_connect::{Clock, files::Files, networks::Networks, programs::Programs};
 use tocsin_model::{
     application::{Channel, Rate},
     content::{Content, PartsUsed},
@@ -20,7 +21,7 @@ use tocsin_model::{
 };
 use tokio::sync::mpsc;
 
-use crate::{files::Files, networks::Networks, programs::Programs, token_signer::TokenSigner};
+use crate::token_signer::TokenSigner;
 
 /// A message to one or more recipients, ready to send: owned, cheap to move.
 ///
@@ -252,22 +253,6 @@ impl Answer {
             Answer { id, ticket, address, ..answer }
         };
         std::iter::once(self).chain(others.into_iter().map(of))
-    }
-}
-
-/// Source of the current time.
-pub trait Clock: Send + Sync {
-    /// The current time.
-    fn now(&self) -> Timestamp;
-}
-
-/// The system clock.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> Timestamp {
-        SystemTime::now().into()
     }
 }
 

@@ -13,6 +13,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use tocsin_connect::Clock;
 use tocsin_model::{
     receipt::{Disposition, ReasonKind},
     time::Timestamp,
@@ -21,7 +22,7 @@ use tocsin_test_peers::wait_timeout;
 use tokio::sync::mpsc;
 
 use crate::{
-    channel::{Answer, Clock, Context, OpenChannel, Outgoing},
+    channel::{Answer, Context, OpenChannel, Outgoing},
     queue::QUEUE_LENGTH,
     testing::{NOW, content_of, context, show},
 };

@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value};
-use tocsin_model::{
-    application::Channel, content::PartsUsed, definition::secrets::SecretShape, id::Name, problem::Problem,
-};
-
-use crate::{
-    channel::{Clock, Context, Opened},
+use tocsin_connect::{
+    Clock,
     files::Files,
-    folders::Folders,
-    http::call::Caller,
     networks::Networks,
     options::{self, Options},
+    secrets::SecretOptions,
+};
+use tocsin_model::{application::Channel, content::PartsUsed, id::Name, problem::Problem};
+
+use crate::{
+    channel::{Context, Opened},
+    folders::Folders,
+    http::call::Caller,
 };
 
 /// The row of a protocol. Every column is given for each protocol, so nothing about it is decided elsewhere.
@@ -30,9 +32,8 @@ pub struct ProtocolDescription {
     pub parts: PartsUsed,
     /// The resources of the server that it uses.
     pub needs: &'static [ChannelResource],
-    /// Its options that hold secrets, each with its path (`servers.password`, without list indexes), and how much of it
-    /// is secret. Passwords in URLs are found without a row.
-    pub secrets: &'static [(&'static str, SecretShape)],
+    /// Its options that hold secrets.
+    pub secrets: SecretOptions,
     /// Whether the device's address is the receiving server itself, so that a failure counts against the device.
     pub is_endpoint: fn(&Map<String, Value>) -> bool,
     /// Use by send ports of exchanges, if they can use it.

@@ -7,10 +7,11 @@
 //!
 //! Every protocol is a folder of the same shape: `options` (the settings), `send` (the sessions), `classify` (pure:
 //! the receiver's answer becomes a disposition). This crate knows no journal, no template and no retry schedule; time
-//! comes from a [`channel::Clock`].
+//! comes from a [`tocsin_connect::Clock`].
 
 pub mod channel; // the contract of every protocol: messages in, exactly one answer for each
 pub mod description; // a row of the table of protocols, with all its columns
+pub mod file_options; // files that the options of a channel name, compared with the file policy
 pub mod protocol; // table of protocols: checks options, opens channels
 
 pub mod file; // file: appends records to a file
@@ -24,13 +25,8 @@ pub mod smtp; // SMTP: mail over persistent, pipelined sessions
 pub mod webpush; // web push: encrypted messages to browsers
 
 pub mod token_signer; // signed tokens: unsubscribe links, return addresses, inbox passes
-pub mod networks; // network access policy: addresses that channels may connect to
-pub mod programs; // program policy: programs that channels may start
 pub mod folders; // folder policy: files that channels may write
-pub mod files; // file policy: files that definitions may read
 pub mod redact; // redaction of addresses and texts in logs
-pub mod spans; // trace spans of delivery steps
-pub mod options; // parses untyped options into typed ones and reports every problem
 
 mod flow; // flow control per destination: queue, concurrency, circuit breaker, rate
 mod repeated; // detects credentials that a server repeats in its answer
@@ -39,8 +35,6 @@ pub mod reference; // generates the reference page of all options
 mod pending; // exactly-once answer token of a message inside a channel
 mod queue; // the bounded queue that sessions pull from
 mod running; // the open channel of all protocols: a queue and its sessions
-pub mod tls; // TLS connections and their trust anchors
-pub mod scram; // SCRAM authentication (RFC 5802)
 
 #[cfg(test)]
 mod testing; // fixtures that the tests of all protocols share
@@ -50,8 +44,8 @@ mod conformance; // the promises of a channel, for the tests of every protocol
 mod template; // a small protocol to copy; compiled and tested, but not in the table
 
 pub use channel::{
-    Answer, Clock, Context, Destination, DestinationState, FactFields, Facts, FeedStore, Message, OpenChannel, Opened,
-    Other, Outgoing, SystemClock, Ticket, TracePosition,
+    Answer, Context, Destination, DestinationState, FactFields, Facts, FeedStore, Message, OpenChannel, Opened, Other,
+    Outgoing, Ticket, TracePosition,
 };
 pub use description::{ChannelResource, ProtocolDescription, SendPortAccess};
 pub use flow::rate::Meter;

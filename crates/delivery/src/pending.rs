@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use tocsin_connect::Clock;
 use tocsin_model::{
     delivery_policy::Priority,
     id::Name,
@@ -21,7 +22,7 @@ use tokio::{
 };
 
 use crate::{
-    channel::{Answer, Clock, Context, Outgoing},
+    channel::{Answer, Context, Outgoing},
     flow::line::Waits,
 };
 

@@ -3,9 +3,10 @@
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
+use tocsin_connect::secrets;
 use tocsin_model::{
     application::Channel,
-    definition::secrets::{ChannelSecrets, Row},
+    definition::secrets::Row,
     id::Name,
     problem::{Code, Problem, closest},
 };
@@ -38,19 +39,10 @@ pub fn protocols() -> &'static [&'static ProtocolDescription] {
 }
 
 /// The secret options of all protocols, with their paths in the definition of a channel.
-pub fn channel_secrets() -> ChannelSecrets {
-    static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
-        let of = |protocol: &&'static ProtocolDescription| {
-            let name = protocol.name;
-            protocol.secrets.iter().map(move |(option, shape)| {
-                // Made once, for the life of the process.
-                let path: &'static str = format!("options.{option}").leak();
-                (name, path, *shape)
-            })
-        };
-        PROTOCOLS.iter().flat_map(of).collect()
-    });
-    ChannelSecrets(&ROWS)
+pub fn channel_secrets() -> &'static [Row] {
+    static ROWS: LazyLock<Vec<Row>> =
+        LazyLock::new(|| secrets::rows(PROTOCOLS.iter().map(|protocol| (protocol.name, protocol.secrets))));
+    &ROWS
 }
 
 /// Every problem in a channel's options, their paths starting with `path` (`channels.mail.options`). Touches neither
@@ -123,6 +115,8 @@ fn find(name: &Name, path: &str) -> Result<&'static ProtocolDescription, Problem
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tocsin_connect::secrets::SecretName;
+    use tocsin_model::definition::secrets::{Language, OptionSecrets, redact};
 
     use super::*;
     use crate::description::ChannelResource;
@@ -255,7 +249,7 @@ mod tests {
                 let first = option.split('.').next().expect("a name");
                 assert!(has(first), "{}: {option}", protocol.name);
             }
-            let row = channel_secrets().0.iter().filter(|(name, ..)| *name == protocol.name);
+            let row = channel_secrets().iter().filter(|(name, ..)| *name == protocol.name);
             assert_eq!(row.count(), protocol.secrets.len(), "{}", protocol.name);
         }
     }
@@ -276,6 +270,34 @@ mod tests {
     }
 
     #[test]
+    fn every_secret_of_every_option_is_masked() {
+        // Options with secret-like names that are not secrets.
+        const NOT_SECRET: [(&str, &str); 2] = [("webpush", "public_key"), ("smtp", "headers")];
+        let channels = protocols().iter().map(|protocol| ("channels", protocol.name, (protocol.schema)()));
+        let ports = protocols().iter().filter_map(|protocol| Some((protocol.name, protocol.send_port.as_ref()?)));
+        let ports = ports.map(|(name, port)| ("send", name, (port.schema)()));
+        let (mut seen, options) = (0, OptionSecrets { channels: channel_secrets(), sources: &[] });
+        for (section, name, schema) in channels.chain(ports) {
+            let language = if section == "send" { Language::Exchange } else { Language::Application };
+            for SecretName { option, is_map, list } in secrets::secret_names(&schema.to_value()) {
+                if NOT_SECRET.contains(&(name, &option)) {
+                    continue;
+                }
+                let value = if is_map { json!({"X-Own": "hunter2"}) } else { json!("hunter2") };
+                let given = match &list {
+                    Some(list) => json!({ list: [{ &option: value }] }),
+                    None => json!({ &option: value }),
+                };
+                let text = json!({ section: { "one": { "protocol": name, "options": given } } }).to_string();
+                let shown = redact(language, &text, options);
+                assert!(shown.contains("***") && !shown.contains("hunter2"), "{section} {name} {option}: {shown}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 10, "only {seen} secrets are known");
+    }
+
+    #[test]
     fn an_endpoint_is_a_server_that_a_device_names() {
         let is = |protocol: &str, options: Value| is_endpoint(&crate::testing::channel(protocol, options, 1));
         assert!(is("http", json!({})) && is("webpush", json!({})));
@@ -286,7 +308,7 @@ mod tests {
     #[test]
     fn send_ports_use_the_protocols_that_have_the_column() {
         let (networks, files) = Default::default();
-        let clock: std::sync::Arc<dyn crate::Clock> = std::sync::Arc::new(crate::SystemClock);
+        let clock: std::sync::Arc<dyn tocsin_connect::Clock> = std::sync::Arc::new(tocsin_connect::SystemClock);
         let access = SendPortAccess { networks: &networks, files: &files, clock: &clock };
         let open = |protocol: &str, options: Value| {
             let opened = open_send_port(protocol, options.as_object().expect("an object"), "send.erp", &access);

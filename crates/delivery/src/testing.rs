@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tocsin_connect::Clock;
 use tocsin_model::{
     application::{Channel, RetrySchedule},
     content::Content,
@@ -13,7 +14,7 @@ use tocsin_model::{
 use tokio::sync::mpsc;
 
 use crate::{
-    channel::{Clock, Context, Facts, Message, OpenChannel, Outgoing, Ticket},
+    channel::{Context, Facts, Message, OpenChannel, Outgoing, Ticket},
     token_signer::TokenSigner,
 };
 
@@ -39,7 +40,7 @@ pub(crate) fn context() -> Context {
         feeds: None,
         public_url: None,
         programs: Default::default(),
-        files: crate::files::Files::new(vec![std::env::temp_dir()], "/nonexistent".into()),
+        files: tocsin_connect::files::Files::new(vec![std::env::temp_dir()], "/nonexistent".into()),
         application: "quakes".into(),
     }
 }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tocsin_delivery::Clock;
+use tocsin_connect::Clock;
 use tocsin_model::time::Timestamp;
 use tokio::sync::Notify;
 

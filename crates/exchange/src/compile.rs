@@ -2,11 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
-use tocsin_delivery::{
-    Clock, SendPortAccess, files::Files, http::call::Caller, networks::Networks, programs::Programs,
-};
+use tocsin_connect::{Clock, files::Files, networks::Networks, programs::Programs};
+use tocsin_delivery::{SendPortAccess, http::call::Caller};
 use tocsin_model::{
-    definition,
+    definition::{
+        self,
+        secrets::{self, Language, OptionSecrets},
+    },
     exchange::{Exchange, Step, Transport},
     field::Fields,
     id::Name,
@@ -97,7 +99,15 @@ fn compile_text(
     environment: &dyn Fn(&str) -> Option<String>,
     access: &CompileAccess<'_>,
 ) -> Result<CompiledExchange, Vec<Problem>> {
-    let exchange = definition::read_exchange(text, environment)?;
+    let options = OptionSecrets { channels: &[], sources: tocsin_sources::source_secrets() };
+    let masks = secrets::masks(Language::Exchange, text, options);
+    let exchange = match definition::read_exchange(text, environment) {
+        Ok(exchange) if masks.is_empty() => exchange,
+        read => {
+            let problems = [masks, read.err().unwrap_or_default()].concat();
+            return Err(definition::in_order(problems));
+        }
+    };
     compile_read(exchange, access).map_err(|problems| definition::locate(text, problems))
 }
 
@@ -246,7 +256,7 @@ fn reply_ports(exchange: &Exchange) -> BTreeMap<Name, Vec<Vec<Name>>> {
 
 #[cfg(test)]
 mod tests {
-    use tocsin_delivery::SystemClock;
+    use tocsin_connect::SystemClock;
 
     use super::*;
 

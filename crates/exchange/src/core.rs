@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
-use tocsin_delivery::{Clock, files::Files, networks::Networks, programs::Programs, spans::Spans};
+use tocsin_connect::{Clock, files::Files, networks::Networks, programs::Programs, spans::Spans};
 use tocsin_model::{
     definition::Environment,
     exchange::{MessageKind, TrackPoint, Tracking},

@@ -50,9 +50,24 @@ impl Operations {
     /// # Errors
     /// Nothing was changed.
     pub async fn apply(self: &Arc<Self>, text: &str, author: &str) -> Result<StoredExchange, OperateError> {
+        self.apply_holding(text, author, ()).await
+    }
+
+    /// As [`Operations::apply`]. `guard` is dropped when the definition is active, even if the caller disconnects
+    /// before.
+    ///
+    /// # Errors
+    /// Nothing was changed.
+    pub async fn apply_holding(
+        self: &Arc<Self>,
+        text: &str,
+        author: &str,
+        guard: impl Send + 'static,
+    ) -> Result<StoredExchange, OperateError> {
         let compiled = self.compile(text).map_err(OperateError::Invalid)?;
         let (operations, text, author) = (self.clone(), text.to_owned(), author.to_owned());
         self.run_to_completion(async move {
+            let _guard = guard;
             let _one = operations.applying.lock().await;
             let (name, now) = (compiled.definition.name.clone(), operations.core.now());
             let stored = operations.core.parts.spool.put_exchange(name, text, author, now).await?;
@@ -131,6 +146,8 @@ impl Operations {
             version,
         });
         core.registry.insert(running.clone());
+        // Not before: until then every error leaves an exchange that does not run.
+        self.failed.lock().remove(&name);
         for set in rates.into_iter().filter(|set| set.exchange == name) {
             self.dispatch.set_rate(&running, set.side, set.port, Some(set.rate));
         }
@@ -184,8 +201,20 @@ impl Operations {
     /// # Errors
     /// There is none, or it has open messages.
     pub async fn remove(self: &Arc<Self>, name: &Name) -> Result<(), OperateError> {
+        self.remove_holding(name, ()).await
+    }
+
+    /// As [`Operations::remove`]. `guard` is dropped when the exchange is removed, even if the caller disconnects before.
+    ///
+    /// # Errors
+    /// As [`Operations::remove`].
+    pub async fn remove_holding(self: &Arc<Self>, name: &Name, guard: impl Send + 'static) -> Result<(), OperateError> {
         let (operations, name) = (self.clone(), name.clone());
-        self.run_to_completion(async move { operations.remove_now(&name).await }).await
+        self.run_to_completion(async move {
+            let _guard = guard;
+            operations.remove_now(&name).await
+        })
+        .await
     }
 
     async fn remove_now(self: &Arc<Self>, name: &Name) -> Result<(), OperateError> {
@@ -212,7 +241,9 @@ impl Operations {
             self.core.parts.tracking.set(exchange.clone(), place.clone(), None).await?;
             self.core.tracker.switches.write().remove(&(exchange, place));
         }
-        if self.core.parts.spool.remove_exchange(name.clone()).await? {
+        let was_stored = self.core.parts.spool.remove_exchange(name.clone()).await?;
+        self.failed.lock().remove(name);
+        if was_stored {
             return Ok(());
         }
         Err(OperateError::Missing(format!("the exchange `{name}`")))

@@ -62,6 +62,9 @@ pub enum OperateError {
     /// The named object does not exist.
     #[error("{0} does not exist")]
     Missing(String),
+    /// The exchange is stored, and could not be started.
+    #[error("the exchange `{0}` does not run")]
+    NotRunning(Name),
     /// The definition is invalid.
     #[error("the definition has problems")]
     Invalid(Vec<Problem>),

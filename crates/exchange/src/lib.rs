@@ -101,7 +101,8 @@ impl Drop for Exchanges {
 }
 
 impl Exchanges {
-    /// Starts all stored exchanges. An exchange whose definition is invalid is not started; the log has the reason.
+    /// Starts all stored exchanges. An exchange whose definition is invalid is not started; the log has the reason, and
+    /// [`Operations::failed_exchanges`] lists it.
     ///
     /// # Errors
     /// The spool does not answer.
@@ -120,6 +121,7 @@ impl Exchanges {
             intake: intake.clone(),
             locations: Locations::default(),
             applying: tokio::sync::Mutex::default(),
+            failed: parking_lot::Mutex::default(),
         });
         let exchanges = Arc::new(Exchanges {
             intake,
@@ -137,6 +139,7 @@ impl Exchanges {
                 Err(problems) => {
                     let problems = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                     tracing::error!(exchange = %stored.name, problems, "exchange not started: its definition is invalid");
+                    operations.failed.lock().insert(stored.name, problems);
                 }
             }
         }

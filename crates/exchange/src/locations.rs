@@ -15,7 +15,7 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tocsin_delivery::Clock;
+use tocsin_connect::Clock;
 use tocsin_model::{
     exchange::{Exchange, Location, MessageKind, ReceivePort, ServiceWindow, ThrottleReason, TrackPoint},
     id::Name,

@@ -87,9 +87,16 @@ pub struct Operations {
     pub(crate) locations: Locations,
     /// Held while a definition changes, so that changes are serialized.
     pub(crate) applying: tokio::sync::Mutex<()>,
+    /// The exchanges that could not be started, each with the reason, until they are applied or removed.
+    pub(crate) failed: parking_lot::Mutex<BTreeMap<Name, String>>,
 }
 
 impl Operations {
+    /// The exchanges that could not be started, each with the reason.
+    pub fn failed_exchanges(&self) -> Vec<(Name, String)> {
+        self.failed.lock().iter().map(|(name, reason)| (name.clone(), reason.clone())).collect()
+    }
+
     /// Runs an action to completion even if the caller disconnects.
     pub(crate) async fn run_to_completion<T: Send + 'static>(
         &self,
@@ -149,7 +156,10 @@ impl Operations {
     }
 
     pub(crate) fn running(&self, exchange: &Name) -> Result<Arc<RunningExchange>, OperateError> {
-        self.core.find(exchange).ok_or_else(|| OperateError::Missing(format!("the exchange `{exchange}`")))
+        self.core.find(exchange).ok_or_else(|| match self.failed.lock().contains_key(exchange) {
+            true => OperateError::NotRunning(exchange.clone()),
+            false => OperateError::Missing(format!("the exchange `{exchange}`")),
+        })
     }
 
     /// A message without its body.

@@ -9,7 +9,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use tocsin_delivery::{Clock, http::sign::Signer, process::change::Changer, programs::Programs};
+use tocsin_connect::{
+    Clock,
+    programs::{Programs, change::Changer},
+};
+use tocsin_delivery::http::sign::Signer;
 use tocsin_model::{
     charset::{self, Syntax},
     exchange::{

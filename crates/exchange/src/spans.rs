@@ -3,10 +3,8 @@
 //! A message stores its trace context: the span of its receipt, or of the attempt that it replies to. Messages that are
 //! made from it inherit the context. If no spans are exported, the received context is forwarded unchanged.
 
-use tocsin_delivery::{
-    redact,
-    spans::{Attribute, Span, SpanKind, Spans, span_id},
-};
+use tocsin_connect::spans::{Attribute, Span, SpanKind, Spans, span_id};
+use tocsin_delivery::redact;
 use tocsin_model::{id::MessageId, time::Timestamp, trace_context::TraceContext};
 use tocsin_store::spool::{LegOutcome, LegTransition, NewMessage, WaitingLeg};
 

@@ -15,7 +15,7 @@ use axum::{
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tocsin_delivery::{SystemClock, networks::Networks, programs::Programs, spans::Spans};
+use tocsin_connect::{SystemClock, networks::Networks, programs::Programs, spans::Spans};
 use tocsin_model::{
     exchange::{PortState, ThrottleReason},
     id::MessageId,
@@ -31,6 +31,7 @@ use tocsin_store::{
 };
 use tokio::sync::{Notify, watch};
 
+mod definitions;
 mod edits;
 mod flow_control;
 mod history;

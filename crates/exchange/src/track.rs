@@ -308,7 +308,7 @@ impl Tracker {
     }
 
     /// Writes entries until `stopping`, then the remaining ones.
-    pub async fn run(self: Arc<Self>, clock: Arc<dyn tocsin_delivery::Clock>, stopping: CancellationToken) {
+    pub async fn run(self: Arc<Self>, clock: Arc<dyn tocsin_connect::Clock>, stopping: CancellationToken) {
         let mut emptied = EntryGroups::new();
         loop {
             tokio::select! {

@@ -414,9 +414,8 @@ impl<R: BufRead> Utf8Reader<R> {
         match result {
             DecoderResult::Malformed(wrong, after) => {
                 let at = self.consumed.saturating_sub(u64::from(wrong) + u64::from(after));
-                let encoding = decoder.encoding().name();
-                self.ready.clear();
-                return self.fail(CharsetError::Malformed { encoding, at });
+                // The text before the invalid byte is read first, so that no result depends on the size of pieces.
+                self.state = State::Failed(CharsetError::Malformed { encoding: decoder.encoding().name(), at });
             }
             DecoderResult::InputEmpty | DecoderResult::OutputFull if is_head => drop(waiting.drain(..read)),
             DecoderResult::InputEmpty if is_last => self.state = State::Ended,
@@ -562,6 +561,19 @@ mod tests {
             })
         });
         assert_eq!(read, at_once, "{bytes:x?}");
+    }
+
+    #[test]
+    fn the_text_before_an_invalid_byte_is_read_in_pieces_of_any_size() {
+        let mut bytes = utf16("a;b\n1;2\n", u16::to_le_bytes, true);
+        bytes.extend_from_slice(&[0x00, 0xdc, b'x', 0]);
+        for piece in [1, 3, 1_000] {
+            let mut reader = Utf8Reader::new(io::BufReader::with_capacity(piece, &bytes[..]), Syntax::Text, None);
+            let mut read = Vec::new();
+            let error = reader.read_to_end(&mut read).expect_err("a lone surrogate is invalid");
+            assert_eq!(String::from_utf8_lossy(&read), "a;b\n1;2\n", "in pieces of {piece} bytes");
+            assert!(error.to_string().contains("byte 18 is not valid"), "{error}");
+        }
     }
 
     #[test]

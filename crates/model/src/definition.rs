@@ -38,7 +38,7 @@ pub use duration::{parse_duration, write_duration};
 pub use exchange::{json_schema as exchange_json_schema, read as read_exchange};
 pub use inline::{inline_files, inline_readable_files};
 pub use names::name_clashes;
-pub use redacted_read::{placeholder_value, read_redacted};
+pub use redacted_read::{placeholder_value, read_redacted, without_value};
 
 /// Looks up `${NAME}` in definitions.
 pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
@@ -78,7 +78,6 @@ pub fn read_partially(
     let earlier = BrokenParts::of(&found);
     let mut problems = Vec::new();
     let application = document::parse(text, &mut problems).and_then(|mut root| {
-        secrets::find_masks(secrets::Language::Application, &root, &mut problems);
         variables::fill_in(&mut root, environment, &mut problems);
         let is_readable = shape::check(&language::APPLICATION, &root, &mut problems);
         is_readable.then(|| build::application(&root, &mut problems))

@@ -11,19 +11,24 @@ use std::{fs, io, os::unix::fs::DirBuilderExt, path::Path};
 /// Those of the file system. An unreadable parent is not synced, which is not an error.
 pub fn make(folder: &Path, mode: u32) -> io::Result<()> {
     let parent = folder.parent();
-    match fs::DirBuilder::new().mode(mode).create(folder) {
+    let create = || fs::DirBuilder::new().mode(mode).create(folder);
+    match create() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             make(parent.ok_or(error)?, mode)?;
-            return make(folder, mode);
+            // Not again after this: `/proc` and a removed working folder have no room for folders, as if missing.
+            exists_after(folder, create())?;
         }
-        // Also an existing one: its creator may have been killed before the sync.
-        Err(_) if folder.is_dir() => {}
-        made => made?,
+        created => exists_after(folder, created)?,
     }
     match parent {
         Some(parent) => sync(if parent.as_os_str().is_empty() { Path::new(".") } else { parent }),
         None => Ok(()),
     }
+}
+
+/// An existing folder is no error: its creator may have been killed before the sync.
+fn exists_after(folder: &Path, created: io::Result<()>) -> io::Result<()> {
+    if created.is_err() && folder.is_dir() { Ok(()) } else { created }
 }
 
 /// Syncs the entries of a folder. Blocks.
@@ -47,6 +52,14 @@ pub fn sync(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_parent_that_has_no_room_for_folders_is_an_error() {
+        for folder in ["/proc/tocsin", "/proc/tocsin/a/b"] {
+            assert!(make(Path::new(folder), 0o700).is_err(), "{folder}");
+        }
+    }
 
     #[test]
     fn folders_are_made_with_their_parents() {

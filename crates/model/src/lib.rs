@@ -33,6 +33,7 @@ mod stored_row; // stored rows under later versions of their class
 pub mod id; // typed ids
 pub mod problem; // problems of an input: path, message and hint
 pub mod time; // timestamps with microseconds
+pub mod duration_buckets; // logarithmic buckets of durations
 pub mod date_text; // parses dates of feeds, mails and pages
 pub mod windows_zones; // Windows time zone names
 pub mod http_date; // HTTP dates and `Retry-After`

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tocsin_delivery::Clock;
+use tocsin_connect::Clock;
 use tocsin_model::{problem::Problem, schedule::Schedule, time::Timestamp};
 
 /// The clock may be set while waiting, so each wait is limited.

@@ -19,7 +19,7 @@ use reqwest::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tocsin_delivery::{
+use tocsin_connect::{
     Clock,
     networks::{Network, Networks},
     options::Wait,

@@ -7,11 +7,21 @@
 //!
 //! Every kind is a folder of the same shape: `options` (the options of an operator), and a loop that waits, reads and,
 //! after acceptance, acknowledges to the server. Parsers without I/O are in `items` and `mapping`, shared by all kinds.
-//! This crate has no access to the journal; time comes from a clock.
+//! This crate has no access to the journal; time comes from a clock. A file uses only files above it.
 
 pub mod source; // the interface of all kinds: batches with checkpoints
 pub mod supervise; // supervisor: runs a source, holds it, restarts it with back-off
-pub mod kind; // the registry of kinds: option checks, opening
+pub mod description; // a row of the table of kinds, with all its columns
+
+mod items; // parsers of items: lines, JSON, CSV, XML
+mod xsd; // paths and types from an XML Schema
+mod mapping; // maps items to rows of the event class
+mod batch_builder; // builds batches of events or messages
+mod due; // poll times: interval or schedule
+mod seen_items; // change detection and de-duplication of page items
+mod fetch; // conditional HTTP requests within bounds
+mod page; // the polling loop of `poll` and `feed`
+mod sql; // SQL databases
 
 pub mod directory; // files dropped into a folder
 pub mod poll; // pages with items, polled
@@ -24,14 +34,7 @@ pub mod mqtt; // MQTT topics
 pub mod mail; // SMTP and LMTP server for incoming mail
 pub mod process; // JSON lines from a program
 
-mod batch_builder; // builds batches of events or messages
-mod items; // parsers of items: lines, JSON, CSV, XML
-mod sql; // SQL databases
-mod page; // the polling loop of `poll` and `feed`
-mod fetch; // conditional HTTP requests within bounds
-mod seen_items; // change detection and de-duplication of page items
-mod due; // poll times: interval or schedule
-mod mapping; // maps items to rows of the event class
+pub mod kind; // table of kinds: checks options, opens sources
 mod reference; // generates the reference page of source options
 
 #[doc(hidden)]
@@ -39,8 +42,13 @@ pub mod fuzzing; // entry points for fuzz targets
 
 #[cfg(test)]
 mod testing; // test harness shared by all kinds
+#[cfg(test)]
+mod page_server; // a server of one page, for the tests of the kinds that poll
+#[cfg(test)]
+mod conformance; // the promises of a source, for the tests of every kind
 
-pub use kind::{KindDescription, check, check_location, kinds, not_allowed, open};
+pub use description::{KindDescription, SourceResource};
+pub use kind::{check, check_location, kinds, not_allowed, open, source_secrets};
 pub use reference::reference_page;
 pub use source::{
     Context, Folders, Listeners, Message, OpenSource, RejectedItem, SourceBatch, SourceError, SourceOutput,

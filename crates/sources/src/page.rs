@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tocsin_delivery::Clock;
+use tocsin_connect::Clock;
 use tocsin_model::{
     event::EventPacker,
     field::{Fields, Row},

@@ -1,6 +1,8 @@
 //! Generates the reference page of source options from their schemas.
 
-use tocsin_delivery::reference::section;
+use std::fmt::Write;
+
+use tocsin_connect::reference::section;
 
 use crate::kind::kinds;
 
@@ -14,6 +16,9 @@ pub fn reference_page() -> String {
     );
     for kind in kinds() {
         section(&mut page, kind.name, kind.summary, &(kind.schema)().to_value());
+        let needs: Vec<&str> = kind.needs.iter().map(|need| need.summary()).collect();
+        let location = if kind.location.is_some() { " A receive location can have this kind." } else { "" };
+        let _ = write!(page, "\nIt uses {}.{location}\n", needs.join("; "));
     }
     page
 }

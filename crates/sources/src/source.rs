@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use tocsin_delivery::{Clock, files::Files, networks::Networks, programs::Programs};
+use tocsin_connect::{Clock, files::Files, networks::Networks, programs::Programs};
 use tocsin_model::{
     event::PackedEvents,
     field::Fields,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::Value as Json;
-use tocsin_delivery::SystemClock;
+use tocsin_connect::{SystemClock, files::Files, programs::Programs};
 use tocsin_model::{
     event::{EventPacker, PackedEvents},
     field::{Field, FieldType, Fields},
@@ -54,9 +54,19 @@ pub(crate) fn taken(line: &str) -> String {
     shown(&packer.finish()).remove(0)
 }
 
+/// Stores marks like the journal.
+pub(crate) fn commit(stored: &mut Vec<Mark>, marks: Vec<Mark>) {
+    for mark in marks {
+        stored.retain(|known| known.part != mark.part);
+        if mark.value.is_some() {
+            stored.push(mark);
+        }
+    }
+}
+
 /// A source, and its marks in a simulated journal.
 pub(crate) struct Harness {
-    kind: &'static str,
+    pub kind: &'static str,
     pub options: Json,
     pub output: SourceOutput,
     /// Allowed folders besides the data folder.
@@ -80,27 +90,31 @@ impl Harness {
         }
     }
 
-    /// Opens the source with its marks, replacing the previous one.
-    pub fn open(&mut self) {
-        self.source = None;
+    /// The settings of the source.
+    pub fn setting(&self) -> SourceSettings {
         let context = Context {
             clock: Arc::new(SystemClock),
             data_folder: self.data.path().to_owned(),
             networks: Default::default(),
-            programs: tocsin_delivery::programs::Programs { allow: vec![Path::new("/bin/sh").to_owned()] },
+            programs: Programs { allow: vec![Path::new("/bin/sh").to_owned()] },
             folders: Folders { allow: self.folders.clone() },
-            files: tocsin_delivery::files::Files::new(vec![std::env::temp_dir()], "/nonexistent".into()),
+            files: Files::new(vec![std::env::temp_dir()], "/nonexistent".into()),
             listeners: Default::default(),
         };
-        let setting = SourceSettings {
+        SourceSettings {
             application: "app".parse().expect("a name"),
             name: "source".parse().expect("a name"),
             remote_name: "tocsin:app:in:source".to_owned(),
             output: self.output.clone(),
             options: self.options.as_object().expect("an object").clone(),
             context,
-        };
-        let opened = crate::open(self.kind, setting, self.marks.clone());
+        }
+    }
+
+    /// Opens the source with its marks, replacing the previous one.
+    pub fn open(&mut self) {
+        self.source = None;
+        let opened = crate::open(self.kind, self.setting(), self.marks.clone());
         self.source = Some(opened.unwrap_or_else(|problems| panic!("{problems:?}")));
     }
 
@@ -120,13 +134,17 @@ impl Harness {
         timeout(wait_timeout(), self.source().next()).await.expect("in time")
     }
 
-    /// The next batch. Retries while another source holds the lock, as the platform does: a database keeps the lock of
-    /// a crashed source until it notices the closed connection.
+    /// The next batch. Retries while another source holds the lock or the port, as the platform does: a database keeps
+    /// the lock of a crashed source until it notices the closed connection.
     pub async fn next(&mut self) -> SourceBatch {
         let asked = async {
             loop {
                 match self.source().next().await {
-                    Err(error) if error.text.starts_with("another source takes") => continue,
+                    Err(error)
+                        if ["another source takes", "cannot listen"].iter().any(|of| error.text.starts_with(of)) =>
+                    {
+                        tokio::task::yield_now().await;
+                    }
                     answered => return answered,
                 }
             }
@@ -136,12 +154,7 @@ impl Harness {
 
     /// Commits marks like the journal.
     pub fn commit(&mut self, marks: Vec<Mark>) {
-        for mark in marks {
-            self.marks.retain(|known| known.part != mark.part);
-            if mark.value.is_some() {
-                self.marks.push(mark);
-            }
-        }
+        commit(&mut self.marks, marks);
     }
 
     /// Takes the next batch, and returns its events.

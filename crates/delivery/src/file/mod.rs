@@ -16,13 +16,13 @@ use std::sync::Arc;
 
 pub use lines::guarded;
 pub use options::{FileOptions, RecordFormat};
+use tocsin_connect::options::read;
 use tocsin_model::{application::Channel, id::Name};
 
 use crate::{
     channel::{Context, Opened},
     description::{ChannelResource, ProtocolDescription, behind_a_server, check_of, schema_of},
     folders::Folders,
-    options::read,
     pending::DeliveryContext,
     queue::Queue,
     record,

@@ -2,12 +2,10 @@ use std::path::{Component, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tocsin_connect::options::Options;
 use tocsin_model::problem::{Code, Problem};
 
-use crate::{
-    folders::{is_own, own_file},
-    options::Options,
-};
+use crate::folders::{is_own, own_file};
 
 /// Options of a channel with the protocol `file`.
 #[derive(Clone, Default, Deserialize, JsonSchema)]

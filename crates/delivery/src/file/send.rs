@@ -8,6 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use tocsin_connect::Clock;
 use tocsin_model::{
     application::Channel,
     content::PartsUsed,
@@ -25,7 +26,7 @@ use super::{
     options::FileOptions,
 };
 use crate::{
-    channel::{Clock, Context, Opened},
+    channel::{Context, Opened},
     folders::Folders,
     pending::{PendingDelivery, answer_all},
     queue::Queue,

@@ -14,17 +14,16 @@ mod tests;
 use std::sync::Arc;
 
 pub use options::GotifyOptions;
+use tocsin_connect::options::read;
 use tocsin_model::definition::secrets::SecretShape;
 
 use crate::{
     channel::Opened,
     description::{ChannelResource, OpenRequest, ProtocolDescription, behind_a_server, check_of, schema_of},
     http::connect::TcpDial,
-    options::read,
     pending::DeliveryContext,
     queue::Queue,
     running::Running,
-    tls,
 };
 
 /// Its row in the table of protocols.
@@ -44,8 +43,7 @@ pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
 fn open(request: &OpenRequest<'_>) -> Opened {
     let OpenRequest { name, channel, context, .. } = *request;
     let options: GotifyOptions = read(&channel.options, "")?;
-    let trust =
-        tls::client_config(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let trust = options.client.certificates.client_config(&context.files).map_err(|problem| vec![problem])?;
     let queue = Queue::shared(channel.concurrency.max(1) as usize, channel.flow);
     let shared = DeliveryContext::new(name, context);
     let sender = Arc::new(send::GotifySender::new(name, options, Arc::new(TcpDial), trust, context, queue.clone()));

@@ -1,15 +1,10 @@
-use std::path::PathBuf;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tocsin_connect::options::Options;
 use tocsin_model::problem::{Code, Problem};
 
-use crate::{
-    http::connect::Target,
-    networks::Network,
-    options::{Options, Wait},
-};
+use crate::http::{client::ClientOptions, connect::Target};
 
 /// Highest priority of a message.
 pub(super) const PRIORITY_MAX: u8 = 10;
@@ -32,18 +27,9 @@ pub struct GotifyOptions {
     pub markdown: bool,
     /// Extras of every message, by their names: `client::notification`. Those of the JSON template override them.
     pub extras: Map<String, Value>,
-    /// Timeout of the whole request: name resolution, connection, encryption and the complete response.
-    pub timeout: Wait,
-    /// An idle connection is closed after this time.
-    pub idle_timeout: Wait,
-    /// Longest `Retry-After` of a server that is respected.
-    pub retry_after_max: Wait,
-    /// Non-public networks that may be connected to: `10.0.0.0/8`, `127.0.0.1`.
-    pub allow_networks: Vec<Network>,
-    /// Hosts that may be connected to, whatever address they resolve to.
-    pub allow_hosts: Vec<String>,
-    /// A file of further certificates to trust, in PEM form.
-    pub ca_file: Option<PathBuf>,
+    /// The client.
+    #[serde(flatten)]
+    pub client: ClientOptions,
 }
 
 impl Default for GotifyOptions {
@@ -54,12 +40,7 @@ impl Default for GotifyOptions {
             priority: None,
             markdown: false,
             extras: Map::new(),
-            timeout: Wait::seconds(15),
-            idle_timeout: Wait::seconds(30),
-            retry_after_max: Wait::seconds(24 * 3600),
-            allow_networks: Vec::new(),
-            allow_hosts: Vec::new(),
-            ca_file: None,
+            client: ClientOptions::default(),
         }
     }
 }
@@ -91,6 +72,7 @@ impl Options for GotifyOptions {
         if self.priority.is_some_and(|priority| priority > PRIORITY_MAX) {
             problems.push(Problem::out_of_range("priority", 0, PRIORITY_MAX));
         }
+        problems.extend(self.client.certificates.problems());
         problems
     }
 }

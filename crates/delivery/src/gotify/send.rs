@@ -3,6 +3,7 @@ use std::{borrow::Cow, sync::Arc};
 use async_trait::async_trait;
 use http::Method;
 use rustls::ClientConfig;
+use tocsin_connect::Clock;
 use tocsin_model::{
     content::{JsonUse, PartsUsed},
     id::Name,
@@ -15,12 +16,12 @@ use super::{
     options::{GotifyOptions, is_token},
 };
 use crate::{
-    channel::{Clock, Context},
+    channel::Context,
     http::{
+        client::{Attempt, origin, send_classified, serve},
         connect::{Connections, Dial, Target},
         request::Request,
         response::{Load, Response, Verdict},
-        send::{next_of, origin, send_classified, signal},
     },
     pending::PendingDelivery,
     queue::Queue,
@@ -52,8 +53,7 @@ impl GotifySender {
         queue: Arc<Queue>,
     ) -> Self {
         let target = options.target("/message").expect("checked options have a good URL");
-        let networks = context.networks.with(&options.allow_networks, &options.allow_hosts);
-        let connections = Connections::new(dial, (*trust).clone(), networks, options.idle_timeout.0);
+        let connections = options.client.connections(dial, &trust, context);
         GotifySender { name: name.clone(), options, target, connections, clock: context.clock.clone(), queue }
     }
 
@@ -64,19 +64,11 @@ impl GotifySender {
 
     /// Sends one request after the other, until the queue is closed.
     pub async fn run(self: Arc<Self>) {
-        let mut next = None;
-        loop {
-            let Some((turn, mut pending)) =
-                next_of(&self.queue, next.take(), &self.connections, self.options.idle_timeout.0).await
-            else {
-                return;
-            };
-            let verdict = self.attempt(&mut pending).await;
-            next = self.queue.done(turn, signal(&verdict), &self.name).await;
-            pending.answer(verdict.disposition).await;
-        }
+        serve(&*self, &self.name, &self.queue, &self.connections, &self.options.client).await;
     }
+}
 
+impl Attempt for GotifySender {
     async fn attempt(&self, pending: &mut PendingDelivery) -> Verdict {
         if let Some(reason) = pending.too_late() {
             return Verdict::refused(reason.kind, reason.text);
@@ -101,8 +93,8 @@ impl GotifySender {
         }
         let request = request.with_body(&body);
         pending.sent();
-        let read = |response| classify(&response, owner, self.clock.now(), self.options.retry_after_max.0);
-        send_classified(&self.connections, &self.target, &request, self.options.timeout, read).await
+        let read = |response| classify(&response, owner, self.clock.now(), self.options.client.retry_after_max.0);
+        send_classified(&self.connections, &self.target, &request, self.options.client.timeout, read).await
     }
 }
 
@@ -122,7 +114,8 @@ impl ProtocolSender for GotifySender {
                 _ => Verdict::refused(ReasonKind::Answer, format!("{} is not a healthy Gotify", self.lane())),
             }
         };
-        match send_classified(&self.connections, &target, &request, self.options.timeout, read).await.disposition {
+        match send_classified(&self.connections, &target, &request, self.options.client.timeout, read).await.disposition
+        {
             Disposition::Delivered { reply } => Ok(reply),
             Disposition::Deferred { reason, .. } | Disposition::Refused { reason } => Err(reason),
         }

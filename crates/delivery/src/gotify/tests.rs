@@ -11,6 +11,7 @@ use axum::{
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tocsin_connect::options::read;
 use tocsin_model::delivery_policy::Priority;
 
 use super::{
@@ -22,7 +23,6 @@ use crate::{
     channel::{Context, OpenChannel, Outgoing},
     conformance::{Subject, exercise, silent_server},
     http::response::Response,
-    options::read,
     testing::{NOW, channel, content_of, context, deliver, message, outgoing, show},
 };
 

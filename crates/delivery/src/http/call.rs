@@ -15,6 +15,13 @@ use http::{HeaderName, HeaderValue, Method};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tocsin_connect::{
+    Clock,
+    files::Files,
+    networks::{Network, Networks},
+    options::{Options, Wait, read},
+    tls,
+};
 use tocsin_model::{
     problem::{Code, Problem},
     receipt::{Disposition, Reason, ReasonKind},
@@ -28,13 +35,6 @@ use super::{
     request::Request,
     response::by_status,
     sign::Signer,
-};
-use crate::{
-    channel::Clock,
-    files::Files,
-    networks::{Network, Networks},
-    options::{Options, Wait, read},
-    tls,
 };
 
 /// Longest `Retry-After` that is respected.
@@ -419,9 +419,9 @@ fn fill(
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tocsin_connect::SystemClock;
 
     use super::*;
-    use crate::SystemClock;
 
     fn open(options: Value) -> Result<Caller, Vec<Problem>> {
         let Value::Object(options) = options else { panic!("options are an object") };

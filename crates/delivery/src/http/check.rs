@@ -1,9 +1,9 @@
 //! Checks the options of a channel as a whole: each part is compiled, and reports its problems.
 
+use tocsin_connect::options::Options;
 use tocsin_model::problem::{Code, Problem};
 
 use super::{classify::Answers, options::HttpOptions, recipes::complete, request::Form, sign::Signer};
-use crate::options::Options;
 
 impl Options for HttpOptions {
     fn problems(&self) -> Vec<Problem> {
@@ -20,17 +20,7 @@ impl Options for HttpOptions {
         }
         problems.extend(Form::read(&options, &options.with).err().unwrap_or_default());
         problems.extend(Answers::read(&options.answers).err().unwrap_or_default());
-        match (&options.certificate_file, &options.key_file) {
-            (Some(_), None) => {
-                problems.push(Problem::new(Code::MissingCounterpart, "key_file", "a certificate needs its private key"))
-            }
-            (None, Some(_)) => problems.push(Problem::new(
-                Code::MissingCounterpart,
-                "certificate_file",
-                "a private key needs its certificate",
-            )),
-            _ => {}
-        }
+        problems.extend(options.client.certificates.problems());
         problems
     }
 }

@@ -10,6 +10,7 @@ use hashbrown::HashMap;
 use http::Uri;
 use parking_lot::Mutex;
 use rustls::{ClientConfig, pki_types::ServerName};
+use tocsin_connect::{networks::Networks, tls::Stream};
 use tocsin_model::receipt::{Reason, ReasonKind};
 use tokio::{
     net::{TcpStream, lookup_host},
@@ -22,7 +23,6 @@ use super::{
     exchange::{ExchangeError, Http1Connection, ResponseLimits},
     response::Response,
 };
-use crate::{networks::Networks, tls::Stream};
 
 /// Most idle connections; further ones are closed at once.
 const IDLE_MAX: usize = 1024;

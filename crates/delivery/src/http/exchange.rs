@@ -9,10 +9,11 @@ use std::{
 };
 
 use bytes::{Buf, BytesMut};
+use tocsin_connect::tls::Stream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::response::{Response, excerpt};
-use crate::{repeated::repeated, tls::Stream};
+use crate::repeated::repeated;
 
 /// Most bytes of a body; a longer one is cut and its connection closed.
 pub(super) const BODY_BYTES_MAX: usize = 64 * 1024;

@@ -6,6 +6,7 @@
 //! each other: see `crate::flow`.
 
 pub mod call; // HTTP requests of exchanges, with the complete response
+pub(crate) mod client; // the client of all protocols over HTTP: options, sessions
 mod check; // checks the options as a whole
 mod classify; // classifies responses by the channel's rules and the status
 pub(crate) mod connect; // connection pool with network policy
@@ -16,7 +17,7 @@ mod recipes; // presets for known services
 pub(crate) mod request; // formats requests
 mod recipients; // one request for many recipients
 pub(crate) mod response; // responses, and their verdict by status
-pub(crate) mod send; // the sessions' loop: messages in, answers out
+mod send; // the sessions' loop: messages in, answers out
 pub mod sign; // Standard Webhooks signatures
 mod template; // templates with placeholders, escaped for their context
 
@@ -27,6 +28,7 @@ use std::sync::Arc;
 
 pub use options::HttpOptions;
 use serde_json::{Map, Value};
+use tocsin_connect::options::read;
 use tocsin_model::{
     application::Channel,
     content::PartsUsed,
@@ -37,11 +39,9 @@ use tocsin_model::{
 use crate::{
     channel::{Context, OpenChannel, Opened},
     description::{ChannelResource, ProtocolDescription, SendPortDescription, check_of, schema_of},
-    options::read,
     pending::DeliveryContext,
     queue::Queue,
     running::Running,
-    tls,
 };
 
 /// Its row in the table of protocols.
@@ -73,12 +73,7 @@ pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
 
 fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
     let options: HttpOptions = read(&channel.options, "")?;
-    let ca_file = options.ca_file.as_deref();
-    let trust = match (&options.certificate_file, &options.key_file) {
-        (Some(certificate), Some(key)) => tls::trust_and_prove(&context.files, ca_file, certificate, key),
-        _ => tls::client_config(&context.files, ca_file, "ca_file"),
-    };
-    let trust = trust.map_err(|problem| vec![problem])?;
+    let trust = options.client.certificates.client_config(&context.files).map_err(|problem| vec![problem])?;
     Ok(start(name, channel, context, options, trust, Arc::new(connect::TcpDial)))
 }
 

@@ -1,11 +1,11 @@
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
 use http::Method;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{networks::Network, options::Wait};
+use super::client::ClientOptions;
 
 /// Options of a channel with the protocol `http`.
 #[derive(Clone, Deserialize, JsonSchema)]
@@ -38,22 +38,9 @@ pub struct HttpOptions {
     pub secret: Option<String>,
     /// Further header fields for every request, with placeholders.
     pub headers: BTreeMap<String, String>,
-    /// Timeout of the whole request: name resolution, connection, encryption and the complete response.
-    pub timeout: Wait,
-    /// An idle connection is closed after this time.
-    pub idle_timeout: Wait,
-    /// Longest `Retry-After` of a server that is respected.
-    pub retry_after_max: Wait,
-    /// Non-public networks that may be connected to: `10.0.0.0/8`, `127.0.0.1`.
-    pub allow_networks: Vec<Network>,
-    /// Hosts that may be connected to, whatever address they resolve to.
-    pub allow_hosts: Vec<String>,
-    /// A file of further certificates to trust, in PEM form.
-    pub ca_file: Option<PathBuf>,
-    /// A file with our certificate and the intermediate ones, in PEM form, for servers that request one.
-    pub certificate_file: Option<PathBuf>,
-    /// A file with the certificate's private key, in PEM form.
-    pub key_file: Option<PathBuf>,
+    /// The client.
+    #[serde(flatten)]
+    pub client: ClientOptions,
 }
 
 impl Default for HttpOptions {
@@ -70,14 +57,7 @@ impl Default for HttpOptions {
             password: None,
             secret: None,
             headers: BTreeMap::new(),
-            timeout: Wait::seconds(15),
-            idle_timeout: Wait::seconds(30),
-            retry_after_max: Wait::seconds(24 * 3600),
-            allow_networks: Vec::new(),
-            allow_hosts: Vec::new(),
-            ca_file: None,
-            certificate_file: None,
-            key_file: None,
+            client: ClientOptions::default(),
         }
     }
 }

@@ -1,31 +1,30 @@
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc};
 
 use async_trait::async_trait;
 use rustls::ClientConfig;
+use tocsin_connect::Clock;
 use tocsin_model::{
     content::PartsUsed,
     id::Name,
     receipt::{Disposition, Reason, ReasonKind},
 };
-use tokio::time::timeout;
 
 use super::{
     classify::Answers,
-    connect::{Connections, Dial, NoResponse, Target},
+    client::{next_of, origin, send_classified, signal},
+    connect::{Connections, Dial, Target},
     exchange::{BODY_BYTES_MAX, JUDGED_BODY_BYTES_MAX, ResponseLimits},
     options::HttpOptions,
     recipes::complete,
     recipients::Sharing,
     request::{Form, Request},
-    response::{Load, Response, Verdict},
+    response::{Response, Verdict},
     sign::Signer,
 };
 use crate::{
-    channel::{Clock, Context},
-    flow::lanes::Signal,
-    options::Wait,
+    channel::Context,
     pending::{PendingDelivery, answer_all},
-    queue::{Queue, Turn},
+    queue::Queue,
     running::ProtocolSender,
 };
 
@@ -59,14 +58,15 @@ impl HttpSender {
             options.secret.as_deref().map(|secret| Signer::new(secret).expect("checked options have good secrets"));
         let form = Form::read(&options, &options.with).expect("checked options make a request");
         let answers = Answers::read(&options.answers).expect("checked options have good rules");
-        let networks = context.networks.with(&options.allow_networks, &options.allow_hosts);
         let results = form.sharing.as_ref().filter(|sharing| sharing.reads_bodies()).and(options.recipients.as_ref());
         let body_bytes_max = match results {
             Some(recipients) => JUDGED_BODY_BYTES_MAX.max(recipients.most.saturating_mul(RESULT_BYTES_MAX)),
             None if answers.read_bodies() => JUDGED_BODY_BYTES_MAX,
             None => BODY_BYTES_MAX,
         };
-        let connections = Connections::new(dial, (*trust).clone(), networks, options.idle_timeout.0)
+        let connections = options
+            .client
+            .connections(dial, &trust, context)
             .with_limits(ResponseLimits { body_bytes_max, headers: false });
         let clock = context.clock.clone();
         HttpSender { name: name.clone(), options, form, answers, signer, connections, clock, queue }
@@ -86,7 +86,7 @@ impl HttpSender {
         let (mut latest, mut next) = (None, None);
         loop {
             let Some((mut turn, first)) =
-                next_of(&self.queue, next.take(), &self.connections, self.options.idle_timeout.0).await
+                next_of(&self.queue, next.take(), &self.connections, self.options.client.idle_timeout.0).await
             else {
                 return;
             };
@@ -151,93 +151,19 @@ impl HttpSender {
         }
         let request = request.with_body(&body);
         PendingDelivery::sent_together(recipients);
-        let means =
-            |response: &Response| self.answers.classify(response, self.clock.now(), self.options.retry_after_max.0);
+        let means = |response: &Response| {
+            self.answers.classify(response, self.clock.now(), self.options.client.retry_after_max.0)
+        };
         let classify = |response: Response| {
             if response.cut && self.form.sharing.as_ref().is_some_and(Sharing::reads_bodies) {
-                return response.undecided(response.retry_delay(self.clock.now(), self.options.retry_after_max.0));
+                return response
+                    .undecided(response.retry_delay(self.clock.now(), self.options.client.retry_after_max.0));
             }
             let own = self.form.sharing.as_ref().and_then(|sharing| sharing.split(&response, recipients.len()));
             each.extend(own.iter().flatten().map(|own| means(own).disposition));
             means(&response)
         };
-        send_classified(&self.connections, target, &request, self.options.timeout, classify).await
-    }
-}
-
-/// The next message of a session: `ready`, or the next of the queue. Connections that are idle for `idle` are closed
-/// meanwhile. `None` when the queue is closed.
-pub(crate) async fn next_of(
-    queue: &Arc<Queue>,
-    given: Option<(Turn, PendingDelivery)>,
-    connections: &Connections,
-    idle: Duration,
-) -> Option<(Turn, PendingDelivery)> {
-    if given.is_some() {
-        return given;
-    }
-    loop {
-        match timeout(idle, queue.take()).await {
-            Ok(taken) => return taken,
-            Err(_) => connections.sweep(),
-        }
-    }
-}
-
-/// Sends a request and classifies its response, or the failure to get one.
-pub(crate) async fn send_classified(
-    connections: &Connections,
-    target: &Target,
-    request: &[u8],
-    patience: Wait,
-    classify: impl FnOnce(Response) -> Verdict,
-) -> Verdict {
-    match timeout(patience.0, connections.exchange(target, request)).await {
-        Ok(Ok(response)) => classify(response),
-        Ok(Err(NoResponse::Failed(reason))) => Verdict::deferred(reason),
-        Ok(Err(NoResponse::Closed(reason))) => Verdict::refused(reason.kind, reason.text),
-        Err(_) => {
-            let text = format!("no complete response within {patience}");
-            Verdict::deferred(Reason::new(ReasonKind::Timeout, text))
-        }
-    }
-}
-
-/// Scheme, host and port of a URL as written. Everything after the host may be missing.
-pub(crate) fn origin(url: &str) -> Cow<'_, str> {
-    let start = url.find("//").map_or(0, |at| at + 2);
-    let (mut end, mut at) = (url.len(), None);
-    for (place, byte) in url.bytes().enumerate().skip(start) {
-        match byte {
-            b'/' | b'?' | b'#' | b'\\' => {
-                end = place;
-                break;
-            }
-            b'@' => at = Some(place),
-            _ => {}
-        }
-    }
-    match at {
-        // It will be refused; a list of destinations must not show the password.
-        Some(at) => format!("{}{}", &url[..start], &url[at + 1..end]).into(),
-        None => url[..end].into(),
-    }
-}
-
-/// The flow-control signal of a verdict.
-pub(crate) fn signal(verdict: &Verdict) -> Signal {
-    match &verdict.disposition {
-        Disposition::Deferred { retry_after, .. } if verdict.load == Load::Less => Signal::Slower(*retry_after),
-        Disposition::Delivered { .. } => Signal::Fine,
-        Disposition::Refused { reason } => match reason.kind {
-            ReasonKind::Answer | ReasonKind::Gone => Signal::Fine,
-            _ => Signal::Unasked,
-        },
-        Disposition::Deferred { reason, .. } => match reason.kind {
-            ReasonKind::Answer if verdict.load == Load::Over => Signal::Overloaded(reason.text.clone()),
-            ReasonKind::Answer | ReasonKind::Authentication => Signal::Failed(reason.text.clone()),
-            _ => Signal::Silent(reason.text.clone()),
-        },
+        send_classified(&self.connections, target, &request, self.options.client.timeout, classify).await
     }
 }
 

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
+use tocsin_connect::{options::read, tls::Stream};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, duplex},
     sync::mpsc,
@@ -30,9 +31,7 @@ mod recipients;
 use super::{classify::Answers, connect::Dial, options::HttpOptions, response::Response, sign::Signer};
 use crate::{
     channel::{Answer, OpenChannel, Outgoing},
-    options::read,
     testing::{NOW, channel, content_of, context, outgoing, show},
-    tls::{self, Stream},
 };
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -186,7 +185,7 @@ fn start_with(
     let options: HttpOptions =
         read(options.as_object().expect("an object"), "").unwrap_or_else(|problems| panic!("{problems:?}"));
     let dial = Arc::new(Scripted { script, connections: AtomicU32::new(0), heads: Arc::default() });
-    let trust = tls::client_config(&context().files, options.ca_file.as_deref(), "ca_file").expect("a readable file");
+    let trust = options.client.certificates.client_config(&context().files).expect("readable files");
     let channel = channel("http", json!({}), concurrency);
     (super::start(&"hook".parse().expect("a name"), &channel, &context(), options, trust, dial.clone()), dial)
 }
@@ -517,7 +516,7 @@ async fn a_published_library_verifies_the_signatures() {
 
     let options = json!({ "secret": format!("{SECRET} {OTHER_SECRET}"), "allow_networks": ["127.0.0.1"], "headers": { "x-from": "tocsin" } });
     // The library compares the time of the request with the system clock.
-    let context = crate::Context { clock: Arc::new(crate::SystemClock), ..context() };
+    let context = crate::Context { clock: Arc::new(tocsin_connect::SystemClock), ..context() };
     let name = "hook".parse().expect("a name");
     let open =
         crate::open(&name, &channel("http", options, 4), &context).unwrap_or_else(|problems| panic!("{problems:?}"));

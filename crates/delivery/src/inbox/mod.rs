@@ -15,6 +15,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use options::InboxOptions;
+use tocsin_connect::options::read;
 use tocsin_model::{
     application::Channel,
     id::Name,
@@ -24,7 +25,6 @@ use tocsin_model::{
 use crate::{
     channel::{Context, Opened},
     description::{ChannelResource, ProtocolDescription, behind_a_server, check_of, schema_of},
-    options::read,
     pending::DeliveryContext,
     queue::Queue,
     record,

@@ -2,12 +2,11 @@ use std::{borrow::Cow, time::Duration};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use tocsin_connect::options::Options;
 use tocsin_model::{
     definition::{parse_duration, write_duration},
     problem::{Code, Problem},
 };
-
-use crate::options::Options;
 
 /// Default limit of items in a feed.
 const ITEMS: u32 = 1_000;

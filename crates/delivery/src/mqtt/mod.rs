@@ -4,7 +4,6 @@
 //! it: PUBACK, or PUBCOMP with QoS 2. A broken connection is not resumed: unacknowledged messages are sent again
 //! under the same id, which is among the user properties.
 
-mod broker; // address of a broker and login
 mod classify; // classifies a broker's acknowledgements
 mod connection; // a connection and its unacknowledged messages
 mod options; // options of the protocol
@@ -15,19 +14,17 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use broker::Broker;
 pub use options::MqttOptions;
+use tocsin_connect::options::read;
 use tocsin_model::{application::Channel, definition::secrets::SecretShape, id::Name};
 
 use crate::{
     channel::{Context, Opened},
     description::{ChannelResource, ProtocolDescription, behind_a_server, check_of, schema_of},
-    options::read,
     pending::DeliveryContext,
     queue::Queue,
     record,
     running::{Running, single_lane},
-    tls,
 };
 
 /// Its row in the table of protocols.
@@ -46,8 +43,7 @@ pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
 
 fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
     let options: MqttOptions = read(&channel.options, "")?;
-    let trust =
-        tls::client_config(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let trust = options.connection.tls.certificates.client_config(&context.files).map_err(|problem| vec![problem])?;
     // One connection carries all messages; the channel's concurrency bounds those in flight.
     let queue = Queue::single(1);
     let shared = DeliveryContext::new(name, context);

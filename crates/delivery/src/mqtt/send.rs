@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use rumqttc::v5::mqttbytes::v5::PublishProperties;
 use rustls::ClientConfig;
+use tocsin_connect::{Clock, mqtt::topic};
 use tocsin_model::{
     content::PartsUsed,
     id::Name,
@@ -13,10 +14,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{
     connection::{BrokerEvent, Connection},
-    options::{MqttOptions, topic},
+    options::MqttOptions,
 };
 use crate::{
-    channel::{Clock, Context, Message},
+    channel::{Context, Message},
     pending::PendingDelivery,
     queue::Queue,
     record,
@@ -47,7 +48,8 @@ impl Publisher {
         window: usize,
         queue: Arc<Queue>,
     ) -> Self {
-        let client_id = options.client_id.clone().unwrap_or_else(|| format!("tocsin-{}-{name}", context.installation));
+        let client_id = options.connection.client_id.clone();
+        let client_id = client_id.unwrap_or_else(|| format!("tocsin-{}-{name}", context.installation));
         let (name, clock) = (name.clone(), context.clock.clone());
         Publisher { name, options, trust, client_id, clock, window, queue, last_failure: Mutex::new(None) }
     }
@@ -106,14 +108,14 @@ impl Publisher {
                     None => open = false,
                 },
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                    let text = format!("no answer of the broker within {}", self.options.timeout);
+                    let text = format!("no answer of the broker within {}", self.options.connection.timeout);
                     break Some(Reason::new(ReasonKind::Timeout, text));
                 }
             }
         };
         match over {
             None => {
-                let patience = self.options.timeout.0;
+                let patience = self.options.connection.timeout.0;
                 // No message is unacknowledged, so a slow disconnect loses nothing.
                 let _ = timeout(patience, connection.close()).await;
                 (greeted, None)
@@ -130,7 +132,7 @@ impl Publisher {
     }
 
     fn connect(&self, client_id: String) -> Connection {
-        let options = self.options.broker().connect(client_id, &self.trust);
+        let options = self.options.connection.client(client_id, &self.trust);
         Connection::open(options, self.window)
     }
 
@@ -159,7 +161,7 @@ impl Publisher {
             user_properties: user_properties(&message),
             ..PublishProperties::default()
         };
-        let deadline = Instant::now() + self.options.timeout.0;
+        let deadline = Instant::now() + self.options.connection.timeout.0;
         let how = (self.options.quality(), self.options.retain);
         connection.publish(pending, topic, how, body.into(), properties, deadline).map_err(Unsent::Lost)
     }
@@ -193,10 +195,10 @@ impl ProtocolSender for Publisher {
                 }
             }
         };
-        let (host, port) = (&self.options.host, self.options.broker().port());
-        match timeout(self.options.timeout.0, greeting).await {
+        let (host, port) = (&self.options.connection.host, self.options.connection.port());
+        match timeout(self.options.connection.timeout.0, greeting).await {
             Ok(Ok(())) => {
-                let _ = timeout(self.options.timeout.0, connection.close()).await;
+                let _ = timeout(self.options.connection.timeout.0, connection.close()).await;
                 Ok(format!("{host}:{port} lets us in"))
             }
             Ok(Err(reason)) => Err(reason),

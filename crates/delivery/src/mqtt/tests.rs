@@ -16,7 +16,6 @@ use rumqttc::v5::{
 use serde_json::{Value, json};
 use tocsin_test_peers::{Peer, missing, reserved_port};
 
-use super::options::topic;
 use crate::{
     channel::{Context, OpenChannel, Outgoing},
     conformance::{Subject, exercise, silent_server},
@@ -156,17 +155,6 @@ async fn messages_above_the_packet_limit_are_refused_before_sending() {
     let shown = deliver(&*channel, vec![outgoing(0, "a"), large, outgoing(2, "a")]).await;
     assert!(shown[1].starts_with("refused Answer with 5002 bytes it is larger than the broker takes"), "{shown:?}");
     assert!(shown[0].starts_with("delivered") && shown[2].starts_with("delivered"), "{shown:?}");
-}
-
-#[test]
-fn a_topic_is_written_to_as_it_stands() {
-    for good in ["a", "a/b", "Zürich/42", "a b", "/"] {
-        assert_eq!(topic("notices/", good), Ok(format!("notices/{good}")));
-    }
-    for wrong in ["+", "a/#", "a\0", "a\nb", &"x".repeat(2_000)] {
-        assert!(topic("notices/", wrong).is_err(), "{wrong:?}");
-    }
-    assert!(topic("", "").is_err() && topic("", "$SYS/broker").is_err());
 }
 
 struct Conforming {

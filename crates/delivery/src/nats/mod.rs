@@ -7,7 +7,6 @@
 mod classify; // classifies acknowledgements and connection errors
 mod options; // options of the protocol
 mod send; // the session: messages in, answers out
-mod system; // servers of a NATS system and login
 
 #[cfg(test)]
 mod tests;
@@ -15,18 +14,16 @@ mod tests;
 use std::sync::Arc;
 
 pub use options::NatsOptions;
-pub use system::System;
+use tocsin_connect::options::read;
 use tocsin_model::{application::Channel, definition::secrets::SecretShape, id::Name};
 
 use crate::{
     channel::{Context, Opened},
     description::{ChannelResource, ProtocolDescription, behind_a_server, check_of, schema_of},
-    options::read,
     pending::DeliveryContext,
     queue::Queue,
     record,
     running::{Running, single_lane},
-    tls,
 };
 
 /// Its row in the table of protocols.
@@ -45,15 +42,13 @@ pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
 
 fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
     let options: NatsOptions = read(&channel.options, "")?;
-    let trust =
-        tls::client_config(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
     let shown = format!("tocsin {} {name}", context.installation);
-    let connect = options.system().connect(&context.files, &trust, shown).map_err(|problem| vec![problem])?;
+    let client = options.connection.client(&context.files, shown).map_err(|problem| vec![problem])?;
     // One connection carries all messages; the channel's concurrency bounds those in flight.
     let queue = Queue::single(1);
     let shared = DeliveryContext::new(name, context);
     let window = channel.concurrency.max(1) as usize;
-    let publisher = Arc::new(send::Publisher::new(name, options, connect, window, queue.clone()));
+    let publisher = Arc::new(send::Publisher::new(name, options, client, window, queue.clone()));
     let session = publisher.clone();
     Ok(Running::start(shared, queue, single_lane, publisher, move || session.clone().run()))
 }

@@ -8,6 +8,7 @@ use async_nats::{
 use async_trait::async_trait;
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
+use tocsin_connect::nats::subject;
 use tocsin_model::{
     content::PartsUsed,
     id::Name,
@@ -15,10 +16,7 @@ use tocsin_model::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::{
-    classify,
-    options::{NatsOptions, subject},
-};
+use super::{classify, options::NatsOptions};
 use crate::{
     pending::PendingDelivery,
     queue::Queue,
@@ -97,7 +95,7 @@ impl Publisher {
                 _ => Err(Reason::new(ReasonKind::Connection, "the connection broke and is not back yet")),
             };
         }
-        match self.connect.clone().connect(self.options.system().addresses()).await {
+        match self.connect.clone().connect(self.options.connection.addresses()).await {
             Ok(client) => {
                 *self.reached.lock() = Reached { client: Some(client.clone()), last_failure: None };
                 Ok(client)
@@ -132,7 +130,7 @@ impl Publisher {
             .payload(record::body(message).into());
         let publish = message.trace_headers().fold(publish, |publish, (name, value)| publish.header(name, value));
         pending.sent();
-        let patience = self.options.timeout.0;
+        let patience = self.options.connection.timeout.0;
         let sent = timeout(patience, context.send_publish(subject, publish)).await;
         let timed_out = || {
             let text = "the connection took nothing in time";

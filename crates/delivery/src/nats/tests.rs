@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use tocsin_model::id::NotificationBatchId;
 use tocsin_test_peers::{Peer, missing};
 
-use super::options::subject;
 use crate::{
     channel::{Context, OpenChannel, Outgoing},
     conformance::{Subject, exercise, silent_server},
@@ -145,16 +144,6 @@ async fn without_a_server_messages_wait_and_go_on_when_it_is_back() {
     let shown = deliver(&*channel, many(1)).await;
     assert!(shown[0].starts_with("delivered stream NOTICES"), "{shown:?}");
     assert_eq!(channel.down(), None);
-}
-
-#[test]
-fn a_subject_is_words() {
-    for good in ["a", "a.b.c", "Zürich.42", "a-b_c"] {
-        assert_eq!(subject("notices.", good), Ok(format!("notices.{good}")));
-    }
-    for wrong in ["", ".", "a.", ".a", "a..b", "a b", "a*", ">", "a.>", "a\nb", &"x".repeat(300)] {
-        assert!(subject("notices.", wrong).is_err(), "{wrong:?}");
-    }
 }
 
 struct Conforming {

@@ -13,11 +13,8 @@
 //! with increasing delays while it ends without an answer. When the channel closes, its standard input ends, and it
 //! has some time to answer the rest.
 
-pub mod command; // checks a program and its variables in options
-pub mod change; // transforms messages by a program
 mod answer; // parses and classifies an answer
 mod options; // options of the protocol
-mod program; // a running program: its input, output and exit
 mod send; // the sessions: messages in, answers out
 
 #[cfg(test)]
@@ -26,6 +23,7 @@ mod tests;
 use std::{path::Path, sync::Arc};
 
 pub use options::ProcessOptions;
+use tocsin_connect::options::read;
 use tocsin_model::{
     application::Channel,
     definition::secrets::SecretShape,
@@ -36,7 +34,6 @@ use tocsin_model::{
 use crate::{
     channel::{Context, Opened},
     description::{ChannelResource, ProtocolDescription, behind_a_server, check_of, schema_of},
-    options::read,
     pending::DeliveryContext,
     queue::Queue,
     record,

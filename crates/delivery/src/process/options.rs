@@ -2,10 +2,11 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tocsin_connect::{
+    options::{Options, Wait},
+    programs::command,
+};
 use tocsin_model::problem::{Code, Problem};
-
-use super::command;
-use crate::options::{Options, Wait};
 
 /// Most messages in flight to one program.
 const WINDOW_MAX: u32 = 4096;

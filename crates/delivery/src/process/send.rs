@@ -6,6 +6,7 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use tocsin_connect::programs::{ANSWER_BYTES_MAX, Program};
 use tocsin_model::{
     content::PartsUsed,
     id::{Name, NotificationId},
@@ -17,11 +18,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{
-    answer,
-    options::ProcessOptions,
-    program::{self, Program},
-};
+use super::{answer, options::ProcessOptions};
 use crate::{
     channel::Context,
     pending::PendingDelivery,
@@ -94,7 +91,7 @@ impl Sessions {
                 &self.options.command[1..],
                 &self.options.environment,
                 &self.folder,
-                program::ANSWER_BYTES_MAX,
+                ANSWER_BYTES_MAX,
             );
             let end = match started {
                 Ok(program) => self.serve(program, first).await,

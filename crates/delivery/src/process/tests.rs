@@ -2,12 +2,12 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
+use tocsin_connect::programs::Programs;
 use tokio::sync::mpsc;
 
 use crate::{
     channel::{Context, OpenChannel, Outgoing},
     conformance::{Subject, exercise},
-    programs::Programs,
     testing::{channel, context, deliver, outgoing, show},
 };
 

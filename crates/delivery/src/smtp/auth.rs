@@ -4,14 +4,14 @@
 use std::path::{Path, PathBuf};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use tocsin_connect::{
+    files::Files,
+    scram::{self, Hello},
+};
 use tocsin_model::receipt::{Reason, ReasonKind};
 
 use super::{classify::Reply, session::Session};
-use crate::{
-    files::Files,
-    repeated::mask,
-    scram::{self, Hello},
-};
+use crate::repeated::mask;
 
 /// Longest token.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;

@@ -12,9 +12,8 @@ use ring::{
 use rustls::pki_types::{PrivateKeyDer, pem::PemObject};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tocsin_connect::files::Files;
 use tocsin_model::problem::{Code, Problem};
-
-use crate::files::Files;
 
 /// Signed header fields, and whether a field added later breaks the signature ("oversigned"). Fields that readers see
 /// or that decide how the mail is displayed are oversigned.

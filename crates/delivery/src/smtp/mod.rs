@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 pub use options::{SmtpOptions, TlsMode};
 use servers::Servers;
+use tocsin_connect::options::read;
 use tocsin_model::{
     application::Channel,
     content::{JsonUse, PartsUsed},
@@ -35,7 +36,6 @@ use tocsin_model::{
 use crate::{
     channel::{Context, Opened},
     description::{ChannelResource, ProtocolDescription, behind_a_server, check_of, schema_of},
-    options::read,
     pending::DeliveryContext,
     queue::Queue,
     running::{Running, single_lane},

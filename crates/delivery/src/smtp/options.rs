@@ -2,6 +2,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tocsin_connect::options::{Options, Wait};
 use tocsin_model::problem::{Code, Problem};
 
 use super::{
@@ -9,10 +10,7 @@ use super::{
     dkim::DkimOptions,
     header::{RESERVED_HEADERS, is_header_name},
 };
-use crate::{
-    options::{Options, Wait},
-    token_signer::RETURN_LOCAL_MAX,
-};
+use crate::token_signer::RETURN_LOCAL_MAX;
 
 /// Options of a channel with the protocol `smtp`.
 #[derive(Clone, Deserialize, JsonSchema)]

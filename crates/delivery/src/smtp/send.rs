@@ -2,6 +2,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use tocsin_connect::files::Files;
 use tocsin_model::{
     content::{JsonUse, PartsUsed},
     problem::Problem,
@@ -19,7 +20,6 @@ use super::{
     session::{Dial, Envelope, Extensions, Session},
 };
 use crate::{
-    files::Files,
     pending::PendingDelivery,
     queue::{Queue, take_first},
     running::ProtocolSender,

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use rustls::ClientConfig;
+use tocsin_connect::{files::Files, tls};
 use tocsin_model::{
     id::Name,
     problem::Problem,
@@ -19,7 +20,7 @@ use super::{
     auth::Credentials,
     options::{Balance, ServerOptions, SmtpOptions, TlsMode},
 };
-use crate::{Context, files::Files, tls};
+use crate::Context;
 
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);

@@ -3,6 +3,7 @@ use std::{borrow::Cow, io, net::IpAddr, time::Duration};
 use async_trait::async_trait;
 use bytes::{Buf, BytesMut};
 use rustls::pki_types::ServerName;
+use tocsin_connect::tls::{Stream, handshake_hint};
 use tocsin_model::receipt::{Reason, ReasonKind};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -17,7 +18,6 @@ use super::{
     options::{SmtpOptions, TlsMode},
     servers::Server,
 };
-use crate::tls::{Stream, handshake_hint};
 
 /// Longest reply.
 const REPLY_BYTES_MAX: usize = 64 * 1024;

@@ -13,13 +13,13 @@ mod conformance; // the promises of a channel
 use std::sync::{Arc, atomic::Ordering};
 
 use serde_json::json;
+use tocsin_connect::options::read;
 use tokio::sync::mpsc;
 
 use self::scripted_server::{Encryption, Script, Scripted};
 use super::{options::SmtpOptions, session::Dial};
 use crate::{
     channel::{Answer, OpenChannel, Outgoing},
-    options::read,
     testing::{context, outgoing, show},
 };
 

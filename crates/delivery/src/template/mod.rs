@@ -12,11 +12,11 @@ mod tests;
 use std::sync::Arc;
 
 pub use options::LineOptions;
+use tocsin_connect::options::read;
 
 use crate::{
     channel::Opened,
     description::{ChannelResource, OpenRequest, ProtocolDescription, behind_a_server, check_of, schema_of},
-    options::read,
     pending::DeliveryContext,
     queue::Queue,
     record,

@@ -1,8 +1,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tocsin_connect::options::{Options, Wait};
 use tocsin_model::problem::{Code, Problem};
-
-use crate::options::{Options, Wait};
 
 /// Options of a channel with the protocol `line`.
 #[derive(Clone, Deserialize, JsonSchema)]

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 pub use options::WebPushOptions;
 pub use subscription::check_subscription;
+use tocsin_connect::options::read;
 use tocsin_model::{application::Channel, definition::secrets::SecretShape, id::Name};
 pub use vapid::{VapidKey, generate_key};
 
@@ -26,11 +27,9 @@ use crate::{
     channel::{Context, Opened},
     description::{ChannelResource, ProtocolDescription, check_of, schema_of},
     http::connect::{Dial, TcpDial},
-    options::read,
     pending::DeliveryContext,
     queue::Queue,
     running::Running,
-    tls,
 };
 
 /// Its row in the table of protocols.
@@ -49,8 +48,7 @@ pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
 
 fn open(name: &Name, channel: &Channel, context: &Context) -> Opened {
     let options: WebPushOptions = read(&channel.options, "")?;
-    let trust =
-        tls::client_config(&context.files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?;
+    let trust = options.client.certificates.client_config(&context.files).map_err(|problem| vec![problem])?;
     let dial: Arc<dyn Dial> = Arc::new(TcpDial);
     let queue = Queue::shared(channel.concurrency.max(1) as usize, channel.flow);
     let shared = DeliveryContext::new(name, context);

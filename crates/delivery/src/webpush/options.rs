@@ -1,14 +1,10 @@
-use std::path::PathBuf;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tocsin_connect::options::Options;
 use tocsin_model::problem::{Code, Problem};
 
 use super::vapid::Vapid;
-use crate::{
-    networks::Network,
-    options::{Options, Wait},
-};
+use crate::http::client::ClientOptions;
 
 /// Options of a channel with the protocol `webpush`.
 #[derive(Clone, Deserialize, JsonSchema)]
@@ -26,19 +22,9 @@ pub struct WebPushOptions {
     /// sooner shortens it.
     #[schemars(range(min = 0, max = 2_419_200))]
     pub ttl_seconds: u32,
-    /// Timeout of the whole request: name resolution, connection, encryption and the complete response.
-    pub timeout: Wait,
-    /// An idle connection is closed after this time.
-    pub idle_timeout: Wait,
-    /// Longest `Retry-After` of a push service that is respected.
-    pub retry_after_max: Wait,
-    /// Non-public networks that may be connected to: `10.0.0.0/8`, `127.0.0.1`. With one, endpoints need no
-    /// encryption.
-    pub allow_networks: Vec<Network>,
-    /// Hosts that may be connected to, whatever address they resolve to.
-    pub allow_hosts: Vec<String>,
-    /// A file of further certificates to trust, in PEM form.
-    pub ca_file: Option<PathBuf>,
+    /// The client.
+    #[serde(flatten)]
+    pub client: ClientOptions,
 }
 
 /// Longest time that push services keep messages: four weeks.
@@ -51,12 +37,7 @@ impl Default for WebPushOptions {
             private_key: String::new(),
             subject: String::new(),
             ttl_seconds: TTL_SECONDS_MAX,
-            timeout: Wait::seconds(15),
-            idle_timeout: Wait::seconds(30),
-            retry_after_max: Wait::seconds(24 * 3600),
-            allow_networks: Vec::new(),
-            allow_hosts: Vec::new(),
-            ca_file: None,
+            client: ClientOptions::default(),
         }
     }
 }
@@ -94,6 +75,7 @@ impl Options for WebPushOptions {
                 .param("most", TTL_SECONDS_MAX),
             );
         }
+        problems.extend(self.client.certificates.problems());
         problems
     }
 }

@@ -3,6 +3,7 @@ use std::{borrow::Cow, sync::Arc};
 use async_trait::async_trait;
 use http::Method;
 use rustls::ClientConfig;
+use tocsin_connect::Clock;
 use tocsin_model::{
     content::{JsonUse, PartsUsed},
     id::Name,
@@ -18,12 +19,12 @@ use super::{
     vapid::Vapid,
 };
 use crate::{
-    channel::{Clock, Context},
+    channel::Context,
     http::{
+        client::{Attempt, origin, send_classified, serve},
         connect::{Connections, Dial, Target},
         request::Request,
         response::Verdict,
-        send::{next_of, origin, send_classified, signal},
     },
     pending::PendingDelivery,
     queue::Queue,
@@ -66,9 +67,8 @@ impl WebPushSender {
     ) -> Self {
         let vapid = Vapid::new(&options.public_key, &options.private_key, &options.subject);
         let vapid = vapid.unwrap_or_else(|(option, text)| panic!("checked options have good keys: {option}: {text}"));
-        let networks = context.networks.with(&options.allow_networks, &options.allow_hosts);
-        let connections = Connections::new(dial, (*trust).clone(), networks, options.idle_timeout.0);
-        let allows_plain = !options.allow_networks.is_empty();
+        let connections = options.client.connections(dial, &trust, context);
+        let allows_plain = !options.client.allow_networks.is_empty();
         WebPushSender {
             name: name.clone(),
             options,
@@ -82,19 +82,11 @@ impl WebPushSender {
 
     /// Sends one request after the other, until the queue is closed.
     pub async fn run(self: Arc<Self>) {
-        let mut next = None;
-        loop {
-            let Some((turn, mut pending)) =
-                next_of(&self.queue, next.take(), &self.connections, self.options.idle_timeout.0).await
-            else {
-                return;
-            };
-            let verdict = self.attempt(&mut pending).await;
-            next = self.queue.done(turn, signal(&verdict), &self.name).await;
-            pending.answer(verdict.disposition).await;
-        }
+        serve(&*self, &self.name, &self.queue, &self.connections, &self.options.client).await;
     }
+}
 
+impl Attempt for WebPushSender {
     async fn attempt(&self, pending: &mut PendingDelivery) -> Verdict {
         if let Some(reason) = pending.too_late() {
             return Verdict::refused(reason.kind, reason.text);
@@ -145,8 +137,8 @@ impl WebPushSender {
         }
         let request = request.with_body(&body);
         pending.sent();
-        let read = |response| classify(&response, self.clock.now(), self.options.retry_after_max.0);
-        send_classified(&self.connections, &target, &request, self.options.timeout, read).await
+        let read = |response| classify(&response, self.clock.now(), self.options.client.retry_after_max.0);
+        send_classified(&self.connections, &target, &request, self.options.client.timeout, read).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use tocsin_delivery::SystemClock;
+use tocsin_connect::SystemClock;
 use tocsin_model::{definition, value::Value};
 
 use tocsin_pace::AdaptiveConcurrency;

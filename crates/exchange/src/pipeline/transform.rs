@@ -1,6 +1,6 @@
 //! Transforms a body by an expression, a template, a stylesheet or a program.
 
-use tocsin_delivery::process::change::{Changed, Changer};
+use tocsin_connect::programs::change::{Changed, Changer};
 use tocsin_formatting::document::{Document, DocumentFormatter};
 use tocsin_matching::filter::jmespath::Query;
 use tocsin_model::{

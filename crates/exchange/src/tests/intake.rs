@@ -1,6 +1,6 @@
 //! Tests of the intake: refusals and holds while it is closed, and the count of messages that are still to leave.
 
-use tocsin_delivery::Clock;
+use tocsin_connect::Clock;
 
 use super::*;
 use crate::intake::{IntakeState, WaitingMessages};

@@ -308,7 +308,7 @@ async fn invalid_locations_are_reported() {
         ("a: { kind: directory }", "receive.intake.locations.a.options.folder"),
         ("a: { kind: directory, options: { folder: x, items: y } }", "is for events"),
         ("a: { kind: query, options: { database: 'oracle://a' } }", "is not the address of a database"),
-        ("a: { kind: kafka, options: { topics: [b] } }", "receive.intake.locations.a.options.brokers"),
+        ("a: { kind: kafka, options: { topics: [b] } }", "receive.intake.locations.a.options.servers"),
         ("a: { kind: mail, options: { listen: '127.0.0.1:2525' } }", "receive.intake.locations.a.options.recipients"),
         ("a: { kind: nats, options: { servers: ['nats://a'], stream: b }, content_type: x }", "is not a media type"),
         ("a: { kind: mqtt, options: { host: a, topics: ['a#'] } }", "is not a valid topic filter"),

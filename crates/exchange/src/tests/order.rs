@@ -1,6 +1,6 @@
 //! Tests of the order of sending: groups, service windows, keys and priorities.
 
-use tocsin_delivery::Clock;
+use tocsin_connect::Clock;
 use tocsin_model::{exchange::MessageKind, value::Value};
 use tocsin_store::spool::{Head, NewMessage, PartitionNumber};
 

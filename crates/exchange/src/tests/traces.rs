@@ -10,7 +10,7 @@ use async_nats::{
     HeaderMap,
     jetstream::{self, stream},
 };
-use tocsin_delivery::spans::{Attribute, Span, SpanKind};
+use tocsin_connect::spans::{Attribute, Span, SpanKind};
 use tocsin_test_peers::{Peer, missing};
 use tokio::sync::mpsc;
 

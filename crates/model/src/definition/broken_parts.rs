@@ -9,11 +9,15 @@ use super::language::APPLICATION;
 use crate::{
     application::Application,
     definition::{PROBLEMS_MAX, shape::Shape},
+    id::Name,
     problem::{Code, Problem, closest},
 };
 
 /// Sections whose entries others name.
 const NAMED: [&str; 6] = ["events", "subscriptions", "notifications", "partials", "functions", "attributes"];
+
+/// Keys of a rule that describe its notifications.
+const OUTPUT_KEYS: [&str; 2] = ["notify", "with"];
 
 /// Parts with problems.
 #[derive(Debug, Default)]
@@ -24,6 +28,8 @@ pub struct BrokenParts {
     fields: BTreeMap<String, BTreeSet<String>>,
     /// Paths of broken parts of templates. The other parts of their class are usable.
     templates: BTreeSet<String>,
+    /// Paths of broken keys of rules on which the predicate does not depend. The other keys of their rule are usable.
+    rule_keys: BTreeSet<String>,
     /// Sections whose key is misspelt.
     sections: BTreeSet<&'static str>,
 }
@@ -54,6 +60,9 @@ impl BrokenParts {
                     let place: Vec<&str> = problem.path.split('.').take(6).collect();
                     broken.templates.insert(place.join("."));
                 }
+                (Some(key), _) if section == "rules" && OUTPUT_KEYS.contains(&key) => {
+                    broken.rule_keys.insert(format!("{section}.{name}.{key}"));
+                }
                 _ => {
                     broken.entries.insert((section.to_owned(), name.split('[').next().unwrap_or_default().to_owned()));
                 }
@@ -76,6 +85,8 @@ impl BrokenParts {
 
     /// The application without its broken rules, sources and collections, and without those that name a broken part.
     pub fn sound(&self, mut application: Application) -> Application {
+        // The query of a rule is checked against the fields of its notifications.
+        application.rules.retain(|name, rule| rule.sql.is_none() || !self.has_broken_key(name));
         if self.entries.is_empty() {
             return application;
         }
@@ -101,6 +112,7 @@ impl BrokenParts {
             let entry = (section.to_owned(), name.to_owned());
             let is_explained = self.entries.contains(&entry)
                 || self.is_in_broken_template(&problem.path)
+                || self.is_in_broken_key(&problem.path)
                 || self.names_broken_field(problem)
                 || *known.entry(entry).or_insert_with(|| self.names_broken_entry(&definition[section][name]));
             !is_explained
@@ -110,6 +122,15 @@ impl BrokenParts {
     fn is_in_broken_template(&self, path: &str) -> bool {
         let mut ends = path.match_indices(['.', '[']).map(|(at, _)| at).chain([path.len()]);
         ends.any(|end| self.templates.contains(&path[..end]))
+    }
+
+    fn is_in_broken_key(&self, path: &str) -> bool {
+        let end = path.match_indices('.').nth(2).map_or(path.len(), |(at, _)| at);
+        self.rule_keys.contains(&path[..end])
+    }
+
+    fn has_broken_key(&self, rule: &Name) -> bool {
+        OUTPUT_KEYS.iter().any(|key| self.rule_keys.contains(&format!("rules.{rule}.{key}")))
     }
 
     fn names_broken_field(&self, problem: &Problem) -> bool {
@@ -181,7 +202,13 @@ rules:
             let message = "the event class has no field `plce`";
             Problem::new(Code::UnknownName, format!("rules.r{number}.when"), message)
         };
-        for (path, left) in [("subscriptions.far", RULES), ("subscriptions.near", 0), ("rules.r7.notify", RULES - 1)] {
+        let expected = [
+            ("subscriptions.far", RULES),
+            ("subscriptions.near", 0),
+            ("rules.r7.on", RULES - 1),
+            ("rules.r7.notify", RULES),
+        ];
+        for (path, left) in expected {
             let mut problems: Vec<Problem> = (0..RULES).map(problem).collect();
             broken(path).remove_explained(&application, &mut problems);
             assert_eq!(problems.len(), left, "{path}");
@@ -202,6 +229,10 @@ rules:
         check(&format!("{base}.text.file"), &format!("{base}.text"), "is wrong", true);
         check(&format!("{base}.text"), &format!("{base}.html"), "is wrong", false);
         check(base, &format!("{base}2.text"), "is wrong", false);
+        check("rules.r0.notify", "rules.r0.notify", "there is no class `shaken`", true);
+        check("rules.r0.with.place", "rules.r0.with.place", "is wrong", true);
+        check("rules.r0.notify", "rules.r0.when", "is wrong", false);
+        check("rules.r0.notify", "rules.r0.notify2", "is wrong", false);
         let field = "events.quake.fields.place";
         check(field, "rules.r0.when", "the event class has no field `place`", true);
         check(field, "rules.r0.when", "the event class has no field `plce`", false);

@@ -15,7 +15,6 @@ use super::{
     document::{self, Entry, Kind, Node, join},
     in_order,
     language::{DAY, DIALECT, RETRY, optional, required, seconds},
-    secrets,
     shape::{self, Keys, Shape},
     variables,
 };
@@ -219,7 +218,6 @@ static TARGETS: Shape = Shape::List { of: &Shape::Name, most: 100 };
 pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Exchange, Vec<Problem>> {
     let mut problems = Vec::new();
     let exchange = document::parse(text, &mut problems).and_then(|mut root| {
-        secrets::find_masks(secrets::Language::Exchange, &root, &mut problems);
         variables::fill_in_exchange(&mut root, environment, &mut problems);
         let is_readable = shape::check(&EXCHANGE, &root, &mut problems);
         is_readable.then(|| Builder { root: &root, problems: &mut problems }.exchange())

@@ -39,8 +39,8 @@ pub fn placeholder_value(name: &str) -> String {
 }
 
 /// A problem with a value of the environment, without the value. The expectation is kept if it is the same with other
-/// values.
-fn without_value(problem: Problem, always: &[Problem]) -> Problem {
+/// values, whose problems are `always`.
+pub fn without_value(problem: Problem, always: &[Problem]) -> Problem {
     let expected =
         |problem: &Problem| problem.message.rsplit_once(", expected ").map(|(_, expected)| expected.to_owned());
     let is_of = |other: &&Problem| other.path == problem.path && expected(other) == expected(&problem);

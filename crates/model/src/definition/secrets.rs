@@ -1,15 +1,15 @@
 //! Masks secrets in definitions for readers, and restores them.
 //!
 //! A reader sees [`MASK`] in place of each literal secret. A definition that is stored again with masks keeps the
-//! secrets at the same places; a mask without a stored secret is a problem. `${NAME}` is not a secret and stays. The
-//! caller gives the secret options of channels, [`ChannelSecrets`]; the table of the others is in `secret_paths`.
+//! secrets at the same places; a mask without a stored secret is a problem ([`masks`]). `${NAME}` is not a secret and stays. The
+//! caller gives the secret options of channels and sources, [`OptionSecrets`]; the table of ports is in `secret_paths`.
 
 mod pieces; // the secret parts of a text
 mod secret_paths; // table of options that hold secrets
 
 use std::collections::BTreeMap;
 
-pub use self::secret_paths::{ChannelSecrets, HEADERS, Row, SecretShape};
+pub use self::secret_paths::{HEADERS, OptionSecrets, Row, SecretShape};
 use self::{
     pieces::{Piece, pieces},
     secret_paths::SecretPath,
@@ -33,11 +33,11 @@ pub enum Language {
 }
 
 /// The definition with a mask for each literal secret; everything else is unchanged, including comments.
-pub fn redact(language: Language, text: &str, channels: ChannelSecrets) -> String {
+pub fn redact(language: Language, text: &str, options: OptionSecrets) -> String {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let Some(root) = document::parse(text, &mut Vec::new()) else { return WITHHELD.to_owned() };
     let mut edits = Edits::default();
-    for (path, node, place) in secret_paths::roots(secret_paths::sections(language, channels), &root) {
+    for (path, node, place) in secret_paths::roots(secret_paths::sections(language, options), &root) {
         visit(node, &path, &place, &mut |_, node, pieces| {
             let shown = replace(&scalar(node).unwrap_or_default(), pieces, |_| Some(MASK));
             edits.put(node, quoted(&shown.unwrap_or_default()));
@@ -47,21 +47,21 @@ pub fn redact(language: Language, text: &str, channels: ChannelSecrets) -> Strin
 }
 
 /// The definition with the stored secrets in place of their masks. `stored` are the versions that may hold them, the
-/// newest first. A mask without a stored secret stays, and [`super::read`] reports it.
+/// newest first. A mask without a stored secret stays, and [`masks`] reports it.
 ///
 /// A secret is identified by the name of its channel, source or port, its protocol and its option. An item of a list
 /// is identified by its other values, or by its index if the list has as many items as before.
-pub fn restore(language: Language, text: &str, stored: &[&str], channels: ChannelSecrets) -> String {
+pub fn restore(language: Language, text: &str, stored: &[&str], options: OptionSecrets) -> String {
     if !text.contains(MASK) {
         return text.to_owned();
     }
     // An unedited definition is stored unchanged.
-    if let Some(same) = stored.iter().find(|stored| redact(language, stored, channels) == text) {
+    if let Some(same) = stored.iter().find(|stored| redact(language, stored, options) == text) {
         return (*same).to_owned();
     }
     let given_text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let Some(given) = document::parse(given_text, &mut Vec::new()) else { return text.to_owned() };
-    let (mut edits, sections) = (Edits::default(), secret_paths::sections(language, channels));
+    let (mut edits, sections) = (Edits::default(), secret_paths::sections(language, options));
     for stored in stored {
         let Some(stored) = document::parse(stored, &mut Vec::new()) else { continue };
         let before: BTreeMap<String, (&Node, SecretPath)> =
@@ -75,24 +75,16 @@ pub fn restore(language: Language, text: &str, stored: &[&str], channels: Channe
     edits.apply(given_text)
 }
 
-/// A problem for each mask in the channels of an application that is about to be used. [`super::read`] reports the
-/// other masks.
-pub fn channel_masks(text: &str, channels: ChannelSecrets) -> Vec<Problem> {
+/// A problem for each mask in a definition that is about to be used: no secret is stored in its place.
+pub fn masks(language: Language, text: &str, options: OptionSecrets) -> Vec<Problem> {
     let mut problems = Vec::new();
     if let Some(root) = document::parse(text, &mut Vec::new()) {
-        let [section, _] = secret_paths::sections(Language::Application, channels);
-        find_masks_in([section], &root, &mut problems);
+        find_masks(secret_paths::sections(language, options), &root, &mut problems);
     }
     problems
 }
 
-/// Reports a problem for each mask in a definition that is about to be used, except in channels.
-pub(super) fn find_masks(language: Language, root: &Node, problems: &mut Vec<Problem>) {
-    let sections = secret_paths::sections(language, ChannelSecrets(&[]));
-    find_masks_in(sections.into_iter().filter(|(section, ..)| *section != "channels"), root, problems);
-}
-
-fn find_masks_in(sections: impl IntoIterator<Item = secret_paths::Section>, root: &Node, problems: &mut Vec<Problem>) {
+fn find_masks(sections: impl IntoIterator<Item = secret_paths::Section>, root: &Node, problems: &mut Vec<Problem>) {
     for (path, node, place) in secret_paths::roots(sections, root) {
         visit(node, &path, &place, &mut |path, node, pieces| {
             let text = scalar(node).unwrap_or_default();

@@ -21,15 +21,33 @@ mod suites;
 mod tests;
 
 pub use options::DirectoryOptions;
-use tocsin_delivery::options::read;
+use tocsin_connect::options::read;
 use tocsin_model::{
     mark::Mark,
     problem::{Code, Problem},
 };
 
-use crate::source::{OpenSource, SourceSettings};
+use crate::{
+    description::{KindDescription, LocationDescription, Opened, SourceResource, check_of, not_allowed_of, schema_of},
+    source::SourceSettings,
+};
 
-pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+/// Its row in the table of kinds.
+pub(crate) static KIND: KindDescription = KindDescription {
+    name: "directory",
+    summary: "files dropped into a folder: JSON lines, JSON, CSV or XML",
+    schema: schema_of::<DirectoryOptions>,
+    needs: &[SourceResource::WatchedFolders],
+    secrets: &[],
+    location: Some(LocationDescription {
+        event_options: &["format", "items", "schema", "fields", "delimiter", "columns", "item_bytes_max"],
+    }),
+    check: check_of::<DirectoryOptions>,
+    not_allowed: not_allowed_of::<DirectoryOptions>,
+    open,
+};
+
+fn open(setting: SourceSettings, marks: Vec<Mark>) -> Opened {
     let options: DirectoryOptions = read(&setting.options, "")?;
     let at_folder = |text: String| vec![Problem::new(Code::NotAllowed, "folder", text)];
     let path = options.folder(&setting.context).map_err(|problem| vec![problem])?;

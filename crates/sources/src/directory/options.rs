@@ -2,17 +2,18 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_delivery::options::{Options, Wait};
+use tocsin_connect::options::{Options, Wait};
 use tocsin_model::{
     field::Fields,
     problem::{Code, Problem},
 };
 
 use crate::{
-    items::{Format, Layout, Schema, Xml},
-    kind::SourceOptions,
+    description::SourceOptions,
+    items::{Format, Layout, Xml},
     mapping::Mapping,
     source::Context,
+    xsd::Schema,
 };
 
 /// Options of a source of the kind `directory`.

@@ -1,8 +1,10 @@
-use std::{fs, path::PathBuf};
+use std::{fs, ops::Range, path::PathBuf};
 
+use async_trait::async_trait;
 use serde_json::{Value as Json, json};
 
 use crate::{
+    conformance::{Oversize, Subject, exercise},
     source::SourceOutput,
     testing::{Harness, shown, taken},
 };
@@ -312,15 +314,65 @@ async fn d_a_missing_folder_is_an_error_and_not_empty() {
 
 #[tokio::test]
 async fn b9_a_batch_has_the_receipt_time_of_its_first_item() {
-    use tocsin_delivery::Clock as _;
+    use tocsin_connect::Clock as _;
     let mut dropped = DropFolder::new(json!({}));
     dropped.put("a.ndjson", lines(1_500));
     for _ in 0..2 {
-        let before = tocsin_delivery::SystemClock.now();
+        let before = tocsin_connect::SystemClock.now();
         let batch = dropped.0.next().await;
         let received_at = batch.received_at.expect("a file was opened");
-        assert!(before <= received_at && received_at <= tocsin_delivery::SystemClock.now(), "{received_at}");
+        assert!(before <= received_at && received_at <= tocsin_connect::SystemClock.now(), "{received_at}");
         dropped.0.commit(batch.marks);
         dropped.0.source().accepted().await.expect("accepted");
     }
+}
+
+/// The folder of the present source, and the number of the next file.
+#[derive(Default)]
+struct Conforming {
+    data: PathBuf,
+    number: u32,
+}
+
+impl Conforming {
+    fn move_in(&mut self, text: String) {
+        self.number += 1;
+        let name = format!("{:06}.ndjson", self.number);
+        fs::write(self.data.join(&name), text).expect("written");
+        fs::rename(self.data.join(&name), self.data.join("drop/in").join(&name)).expect("moved");
+    }
+}
+
+#[async_trait(?Send)]
+impl Subject for Conforming {
+    async fn harness(&mut self) -> Harness {
+        let harness = DropFolder::new(json!({"item_bytes_max": 1_000})).0;
+        self.data = harness.data.path().to_owned();
+        harness
+    }
+
+    async fn put(&mut self, numbers: Range<u32>) {
+        self.move_in(numbers.map(|number| format!("{{\"id\": \"q{number}\"}}\n")).collect());
+    }
+
+    async fn put_oversize(&mut self, number: u32) -> Oversize {
+        self.move_in(format!("{}\n", json!({"id": format!("q{number}"), "tags": ["x".repeat(2_000)]})));
+        Oversize::SetAside
+    }
+
+    async fn unacknowledged(&mut self) -> Option<usize> {
+        let files =
+            fs::read_dir(self.data.join("drop/in")).expect("a folder").map(|entry| entry.expect("an entry").path());
+        let open = files.filter(|path| path.extension().is_some_and(|extension| extension == "ndjson"));
+        Some(open.map(|path| fs::read_to_string(path).unwrap_or_default().lines().count()).sum())
+    }
+
+    async fn silent(&mut self) -> Option<Json> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn it_conforms() {
+    exercise(&mut Conforming::default()).await;
 }

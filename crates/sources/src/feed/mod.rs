@@ -7,25 +7,30 @@
 mod entry; // RSS, Atom and JSON Feed in a common form
 mod options; // the options of an operator
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use entry::{Entry, FeedContext};
 use jiff::tz::TimeZone;
 pub use options::FeedOptions;
 use serde_json::Value;
-use tocsin_delivery::options::read;
+use tocsin_connect::options::read;
 use tocsin_model::{
+    definition::secrets::HEADERS,
     mark::Mark,
     problem::{Code, Problem},
 };
 use url::Url;
 
 use crate::{
+    description::{KindDescription, Opened, SourceResource, check_of, not_allowed_of, schema_of},
     items::Item,
     mapping::Mapping,
     page::{PageItem, Policy, Poller},
     seen_items::hash,
-    source::{OpenSource, SourceError, SourceSettings},
+    source::{SourceError, SourceSettings},
 };
 
 /// The entries of a feed as debug texts, for fuzz targets.
@@ -35,7 +40,20 @@ pub(crate) fn debug_entries(body: &[u8]) -> Result<Vec<String>, String> {
     Ok(entries.iter().map(|entry| format!("{entry:?}")).collect())
 }
 
-pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+/// Its row in the table of kinds.
+pub(crate) static KIND: KindDescription = KindDescription {
+    name: "feed",
+    summary: "new and changed items of an RSS or Atom feed",
+    schema: schema_of::<FeedOptions>,
+    needs: &[SourceResource::CheckedAddresses, SourceResource::ReadableFiles],
+    secrets: &[("headers", HEADERS)],
+    location: None,
+    check: check_of::<FeedOptions>,
+    not_allowed: not_allowed_of::<FeedOptions>,
+    open,
+};
+
+fn open(setting: SourceSettings, marks: Vec<Mark>) -> Opened {
     let options: FeedOptions = read(&setting.options, "")?;
     let policy = Policy {
         updates: options.updates,

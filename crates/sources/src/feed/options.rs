@@ -2,14 +2,14 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_delivery::options::Options;
+use tocsin_connect::options::Options;
 use tocsin_model::{
     field::Fields,
     problem::{Code, Problem},
 };
 
 use super::entry::MEMBERS;
-use crate::{fetch::FetchOptions, kind::SourceOptions, mapping::Mapping};
+use crate::{description::SourceOptions, fetch::FetchOptions, mapping::Mapping};
 
 /// Options of a source of the kind `feed`.
 #[derive(Clone, Deserialize, JsonSchema)]

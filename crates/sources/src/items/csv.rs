@@ -5,7 +5,11 @@ use tocsin_model::{
     problem::{Code, Problem},
 };
 
-use super::{Cell, Item, Layout, PositionedItem, Text, line_number, too_long, unreadable};
+use super::{
+    item::{Cell, Item, PositionedItem},
+    layout::Layout,
+    text::{Text, line_number, too_long, unreadable},
+};
 
 /// CSV records with the names of their columns (RFC 4180; lines end with LF, CRLF or CR).
 ///

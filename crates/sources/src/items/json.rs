@@ -6,7 +6,10 @@ use std::{
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tocsin_model::problem::{Code, Problem};
 
-use super::{Item, PositionedItem, Text, too_long, unreadable};
+use super::{
+    item::{Item, PositionedItem},
+    text::{Text, too_long, unreadable},
+};
 
 /// Deepest nesting of a document, as in the item parser.
 const DEPTH_MAX: usize = 127;

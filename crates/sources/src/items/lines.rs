@@ -2,7 +2,10 @@ use std::io::BufRead as _;
 
 use tocsin_model::problem::Problem;
 
-use super::{Item, LineError, PositionedItem, Text, line_number, read_line, too_long, unreadable};
+use super::{
+    item::{Item, PositionedItem},
+    text::{LineError, Text, line_number, read_line, too_long, unreadable},
+};
 
 /// One JSON value per line; empty lines are skipped.
 pub(super) struct Lines {

@@ -18,7 +18,12 @@ use tocsin_model::{
     problem::{Code, Problem},
 };
 
-use super::{Item, Layout, PositionedItem, Text, Xml, too_long};
+use super::{
+    element::{Element, local},
+    item::{Item, PositionedItem},
+    layout::{Layout, Xml},
+    text::{Text, too_long, unreadable},
+};
 
 /// Deepest nesting of elements.
 const DEPTH_MAX: usize = 127;
@@ -26,84 +31,6 @@ const DEPTH_MAX: usize = 127;
 const ELEMENTS_MAX: usize = 500_000;
 /// Bytes read at once in addition to the size limit of an item.
 const SLACK_BYTES: usize = 64 << 10;
-
-/// An element with its descendants.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Element {
-    /// Name without its prefix.
-    pub name: String,
-    /// Prefix as written; empty without one.
-    pub prefix: String,
-    /// The name of its namespace; empty without one.
-    pub namespace: Arc<str>,
-    /// Attributes with their names as written.
-    pub attributes: Vec<(String, String)>,
-    /// Own text, without that of its descendants.
-    pub text: String,
-    pub children: Vec<Element>,
-    /// Position in the parent's own text, in bytes.
-    pub at: usize,
-}
-
-impl Element {
-    /// The value of an attribute with this qualified name, else of one with this local name.
-    pub fn attribute(&self, name: &str) -> Option<&str> {
-        let exact = self.attributes.iter().find(|(known, _)| known == name);
-        let found = exact.or_else(|| self.attributes.iter().find(|(known, _)| local(known) == name));
-        found.map(|(_, value)| value.as_str())
-    }
-
-    /// The children of a name: a prefixed name matches as written; a local name matches in the namespace of this
-    /// element, else in any.
-    pub fn children_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Element> {
-        let (prefix, name) = name.split_once(':').map_or((None, name), |(prefix, name)| (Some(prefix), name));
-        let fits = move |child: &&Element| child.name == name && prefix.is_none_or(|prefix| child.prefix == prefix);
-        let is_own = |child: &Element| child.namespace == self.namespace;
-        let own_alone = prefix.is_none() && self.children.iter().any(|child| fits(&child) && is_own(child));
-        self.children.iter().filter(fits).filter(move |child| !own_alone || is_own(child))
-    }
-
-    /// The string value (XPath 1.0, section 5.2): its text and that of all descendants, in document order.
-    pub fn whole_text(&self) -> Cow<'_, str> {
-        if self.children.is_empty() {
-            return Cow::Borrowed(&self.text);
-        }
-        let mut whole = String::new();
-        self.write_text(&mut whole);
-        Cow::Owned(whole)
-    }
-
-    fn write_text(&self, whole: &mut String) {
-        let mut from = 0;
-        for child in &self.children {
-            whole.push_str(&self.text[from..child.at]);
-            child.write_text(whole);
-            from = child.at;
-        }
-        whole.push_str(&self.text[from..]);
-    }
-
-    /// Attributes and children with their string values. Of several with one name, those without a foreign
-    /// namespace take precedence.
-    pub fn leaves(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
-        let is_own = |name: &str| self.children.iter().any(|own| own.name == name && own.namespace == self.namespace);
-        let children = self
-            .children
-            .iter()
-            .filter(move |child| child.namespace == self.namespace || !is_own(&child.name))
-            .map(|child| (child.name.as_str(), child.whole_text()));
-        // Attributes of XML and XML Schema are not data.
-        let is_meta = |name: &str| name.starts_with("xml:") || name.starts_with("xsi:");
-        let is_second =
-            |name: &str| name.contains(':') && self.attributes.iter().any(|(known, _)| known == local(name));
-        let attributes = self
-            .attributes
-            .iter()
-            .filter(move |(name, _)| !is_meta(name) && !is_second(name))
-            .map(|(name, value)| (local(name), Cow::Borrowed(value.as_str())));
-        attributes.chain(children)
-    }
-}
 
 /// A text, checked for characters that XML does not allow; in feeds it is not checked.
 fn characters(text: Cow<'_, str>, xml: Xml) -> Result<Cow<'_, str>, Problem> {
@@ -121,11 +48,6 @@ fn is_name(text: &str) -> bool {
 
 fn ill_formed(what: &str) -> Problem {
     Problem::syntax("xml", "", format!("is not well-formed XML: {what}"))
-}
-
-/// The local name.
-fn local(name: &str) -> &str {
-    name.rsplit(':').next().unwrap_or(name)
 }
 
 /// A name that is in no namespace although it has a prefix (Namespaces in XML 1.0, section 5).
@@ -420,7 +342,7 @@ impl Elements {
                 std::io::ErrorKind::FileTooLarge => too_long(self.bytes_max),
                 // The encoding error, which contains a hint.
                 std::io::ErrorKind::InvalidData => Problem::syntax("xml", "", error.to_string()),
-                _ => super::unreadable(error),
+                _ => unreadable(error),
             },
             error => {
                 let at = self.reader.error_position();

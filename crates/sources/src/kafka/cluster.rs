@@ -15,12 +15,12 @@ use kafka_protocol::{
     },
     protocol::StrBytes,
 };
+use tocsin_connect::kafka::Address;
 use uuid::Uuid;
 
 use super::{
     connection::{Access, Connection, check},
     offset::{Partition, PartitionOffset},
-    options::Address,
 };
 use crate::source::SourceError;
 

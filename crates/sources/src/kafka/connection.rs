@@ -9,7 +9,10 @@ use kafka_protocol::{
     protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes},
 };
 use rustls::{ClientConfig, pki_types::ServerName};
-use tocsin_delivery::scram::{self, Hash, Hello};
+use tocsin_connect::{
+    kafka::{Address, Mechanism},
+    scram::{self, Hash, Hello},
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -17,7 +20,6 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::options::{Address, Mechanism};
 use crate::source::SourceError;
 
 /// Longest response. Requests ask for less; only a single larger batch exceeds that.

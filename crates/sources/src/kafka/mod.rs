@@ -27,8 +27,9 @@ use kafka_protocol::{
     records::Record,
 };
 pub use options::KafkaOptions;
-use tocsin_delivery::{options::read, tls};
+use tocsin_connect::options::read;
 use tocsin_model::{
+    definition::secrets::SecretShape,
     mark::Mark,
     problem::{Code, Problem},
     time::Timestamp,
@@ -44,6 +45,7 @@ use self::{
 };
 use crate::{
     batch_builder::BatchBuilder,
+    description::{KindDescription, LocationDescription, Opened, SourceResource, check_of, not_allowed_of, schema_of},
     items::Item,
     mapping::Mapping,
     source::{
@@ -60,30 +62,39 @@ const BROKEN_CLUSTER_AGE_MAX: Duration = Duration::from_secs(1);
 const SEARCHES_MAX: u32 = 20;
 const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 
-pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+/// Its row in the table of kinds.
+pub(crate) static KIND: KindDescription = KindDescription {
+    name: "kafka",
+    summary: "messages of Kafka topics",
+    schema: schema_of::<KafkaOptions>,
+    needs: &[SourceResource::NamedServers, SourceResource::ReadableFiles],
+    secrets: &[("password", SecretShape::Whole)],
+    location: Some(LocationDescription { event_options: &["fields"] }),
+    check: check_of::<KafkaOptions>,
+    not_allowed: not_allowed_of::<KafkaOptions>,
+    open,
+};
+
+fn open(setting: SourceSettings, marks: Vec<Mark>) -> Opened {
     let options: KafkaOptions = read(&setting.options, "")?;
-    let files = &setting.context.files;
-    let trust = match (options.tls, &options.certificate_file, &options.key_file) {
-        (false, ..) => None,
-        (true, Some(certificate), Some(key)) => {
-            let proven = tls::trust_and_prove(files, options.ca_file.as_deref(), certificate, key);
-            Some(proven.map_err(|problem| vec![problem])?)
-        }
-        (true, ..) => {
-            Some(tls::client_config(files, options.ca_file.as_deref(), "ca_file").map_err(|problem| vec![problem])?)
-        }
-    };
+    let connection = &options.connection;
+    let trust = connection
+        .tls
+        .is_required
+        .then(|| connection.tls.certificates.client_config(&setting.context.files))
+        .transpose();
+    let trust = trust.map_err(|problem| vec![problem])?;
     let name = match setting.output {
         SourceOutput::Events(_) => format!("tocsin-{}-{}", setting.application, setting.name),
         SourceOutput::Messages { .. } => setting.remote_name.clone(),
     };
-    let login = options.username.clone().zip(options.password.clone());
-    let mechanism = options.mechanism;
+    let login = connection.username.clone().zip(connection.password.clone());
+    let mechanism = connection.mechanism;
     let access = Access {
-        client: name.clone(),
+        client: connection.client_id.clone().unwrap_or_else(|| name.clone()),
         trust,
         login: login.map(|(username, password)| Login { username, password, mechanism }),
-        timeout: options.timeout.0,
+        timeout: connection.timeout.0,
     };
     Ok(Box::new(Topics {
         mapping: Mapping::new(&setting.output.fields(), &options.fields),
@@ -172,7 +183,7 @@ impl Topics {
             tokio::time::sleep(SEARCH_PAUSE).await;
         }
         self.searches += 1;
-        let cluster = Cluster::find(&self.options.addresses(), &self.options.topics, &self.access).await?;
+        let cluster = Cluster::find(&self.options.connection.addresses(), &self.options.topics, &self.access).await?;
         let mut fresh: BTreeMap<Partition, (String, LogEnd)> = BTreeMap::new();
         for (part, topic) in cluster.parts() {
             let known = self.offsets.get(part).or_else(|| self.stored_offsets.get(part));
@@ -497,7 +508,7 @@ impl OpenSource for Topics {
     }
 
     async fn accepted(&mut self) -> Result<(), SourceError> {
-        if self.group.commit(&self.uncommitted, &self.options.addresses(), &self.access).await? {
+        if self.group.commit(&self.uncommitted, &self.options.connection.addresses(), &self.access).await? {
             self.uncommitted.clear();
         }
         Ok(())

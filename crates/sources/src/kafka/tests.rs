@@ -1,10 +1,12 @@
 use std::{
     io::{BufRead, BufReader, Lines, Write},
+    ops::Range,
     path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::OnceLock,
 };
 
+use async_trait::async_trait;
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value as Json, json};
 use tocsin_model::mark::Mark;
@@ -12,6 +14,7 @@ use tocsin_test_peers::{Peer, missing};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::{
+    conformance::{Oversize, Subject, exercise, silent_server},
     source::{Message, SourceBatch, SourceOutput},
     testing::{Harness, shown, taken},
 };
@@ -66,7 +69,7 @@ impl Broker {
 
     /// A source of a topic, over the plain connection.
     fn source(&self, topic: &str) -> Harness {
-        Harness::new("kafka", json!({"brokers": [format!("127.0.0.1:{}", self.ports[0])], "topics": [topic]}))
+        Harness::new("kafka", json!({"servers": [format!("127.0.0.1:{}", self.ports[0])], "topics": [topic]}))
     }
 }
 
@@ -276,7 +279,7 @@ async fn brokers_require_logins_and_encryption() {
     let ports = broker.ports.clone();
     let (ca, key) = (broker.folder.join("certificate.pem"), broker.folder.join("key.pem"));
     let check = async |port: u16, options: Json, expected: &str| {
-        let mut given = json!({"brokers": [format!("127.0.0.1:{port}")], "topics": ["logins"], "group": "logins"});
+        let mut given = json!({"servers": [format!("127.0.0.1:{port}")], "topics": ["logins"], "group": "logins"});
         given.as_object_mut().expect("an object").extend(options.as_object().expect("an object").clone());
         let mut harness = Harness::new("kafka", given);
         match harness.try_next().await {
@@ -383,4 +386,44 @@ async fn a_location_takes_whole_messages_exactly_once() {
         }
     };
     assert_eq!(&third.body[..], b"third");
+}
+
+struct Conforming {
+    broker: MutexGuard<'static, Broker>,
+    /// The number of the present topic.
+    number: u32,
+}
+
+#[async_trait(?Send)]
+impl Subject for Conforming {
+    async fn harness(&mut self) -> Harness {
+        self.number += 1;
+        let topic = format!("conforming-{}", self.number);
+        self.broker.run(format!("create {topic} 1"));
+        self.broker.source(&topic)
+    }
+
+    async fn put(&mut self, numbers: Range<u32>) {
+        let Range { start, end } = numbers;
+        self.broker.run(format!("send conforming-{} 0 none {start} {end}", self.number));
+    }
+
+    async fn put_oversize(&mut self, number: u32) -> Oversize {
+        let text = json!({"id": format!("q{number}"), "tags": ["x".repeat(900_000)]});
+        self.broker.run(format!("raw conforming-{} {text}", self.number));
+        Oversize::Delivered
+    }
+
+    async fn silent(&mut self) -> Option<Json> {
+        let server = silent_server().await.to_string();
+        Some(json!({"servers": [server], "topics": ["a"], "timeout": "200ms"}))
+    }
+}
+
+#[tokio::test]
+async fn slow_it_conforms() {
+    if missing(&[Peer::Kafka]) {
+        return;
+    }
+    exercise(&mut Conforming { broker: Broker::shared().await, number: 0 }).await;
 }

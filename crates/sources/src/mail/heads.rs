@@ -13,8 +13,6 @@ use base64::{
 };
 use encoding_rs::WINDOWS_1252;
 
-use super::parts::body_of;
-
 /// Longest header that is repaired; a longer one is parsed unchanged.
 const HEAD_BYTES_MAX: usize = 256 << 10;
 
@@ -43,6 +41,19 @@ pub(super) fn repair_header(part: &[u8]) -> Cow<'_, [u8]> {
     let mut whole = joined(&text).into_bytes();
     whole.extend_from_slice(&part[head.len()..]);
     Cow::Owned(whole)
+}
+
+/// The bytes after the first empty line.
+pub(super) fn body_of(part: &[u8]) -> &[u8] {
+    let mut rest = part;
+    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        let (line, after) = rest.split_at(end + 1);
+        rest = after;
+        if line.trim_ascii().is_empty() {
+            return rest;
+        }
+    }
+    b""
 }
 
 /// An encoded word of RFC 2047.

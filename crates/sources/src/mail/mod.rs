@@ -19,10 +19,11 @@ use accepted_mails::AcceptedMails;
 use async_trait::async_trait;
 pub use options::{Automatic, Body, MailOptions};
 use serde_json::Value;
-use tocsin_delivery::{Clock, options::read, tls};
+use tocsin_connect::{Clock, options::read, tls};
 use tocsin_mail_in::{Access, Envelope, ErrorReply, Handler, Login, Patterns, Server, ServerLimits};
 use tocsin_model::{
-    event::EventPacker, field::Row, mailbox, mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext,
+    definition::secrets::SecretShape, event::EventPacker, field::Row, mailbox, mark::Mark, time::Timestamp,
+    trace_context::TraceContext,
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -30,6 +31,7 @@ use tokio::{
 };
 
 use crate::{
+    description::{KindDescription, LocationDescription, Opened, SourceResource, check_of, not_allowed_of, schema_of},
     items::Item,
     mapping::Mapping,
     source::{
@@ -51,7 +53,20 @@ pub(crate) fn item_json(envelope: &Envelope, bytes: &[u8]) -> String {
     Value::Object(read::read(envelope, bytes).item).to_string()
 }
 
-pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+/// Its row in the table of kinds.
+pub(crate) static KIND: KindDescription = KindDescription {
+    name: "mail",
+    summary: "mail received by SMTP or LMTP",
+    schema: schema_of::<MailOptions>,
+    needs: &[SourceResource::ListenAddresses, SourceResource::ReadableFiles],
+    secrets: &[("password", SecretShape::Whole)],
+    location: Some(LocationDescription { event_options: &["fields", "item_bytes_max"] }),
+    check: check_of::<MailOptions>,
+    not_allowed: not_allowed_of::<MailOptions>,
+    open,
+};
+
+fn open(setting: SourceSettings, marks: Vec<Mark>) -> Opened {
     let options: MailOptions = read(&setting.options, "")?;
     let address = options.address(&setting.context).map_err(|problem| vec![problem])?;
     let tls = match (&options.certificate_file, &options.key_file) {

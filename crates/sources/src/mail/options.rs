@@ -2,13 +2,13 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_delivery::options::{Options, Wait};
+use tocsin_connect::options::{Options, Wait};
 use tocsin_model::{
     field::Fields,
     problem::{Code, Problem},
 };
 
-use crate::{kind::SourceOptions, mapping::Mapping, source::Context};
+use crate::{description::SourceOptions, mapping::Mapping, source::Context};
 
 /// Most patterns of recipients.
 const RECIPIENTS_MAX: usize = 1_000;

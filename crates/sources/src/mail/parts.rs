@@ -7,7 +7,7 @@ use encoding_rs::WINDOWS_1252;
 use mail_parser::{ContentType, Message, MessageParser, MimeHeaders, PartType, decoders::html::html_to_text};
 use serde_json::{Map, Value, json};
 
-use super::heads;
+use super::heads::{self, body_of};
 
 /// Most parts that are processed.
 pub(super) const PARTS_MAX: usize = 200;
@@ -128,19 +128,6 @@ impl Parts {
             self.take(whole, depth + 1);
         }
     }
-}
-
-/// The bytes after the first empty line.
-pub(super) fn body_of(part: &[u8]) -> &[u8] {
-    let mut rest = part;
-    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-        let (line, after) = rest.split_at(end + 1);
-        rest = after;
-        if line.trim_ascii().is_empty() {
-            return rest;
-        }
-    }
-    b""
 }
 
 fn text(bytes: &[u8]) -> Option<String> {

@@ -9,7 +9,8 @@ use tocsin_model::{date_text, time::Timestamp};
 
 use super::{
     heads,
-    parts::{Parts, body_of, text_of},
+    heads::body_of,
+    parts::{Parts, text_of},
 };
 use crate::seen_items::hash;
 

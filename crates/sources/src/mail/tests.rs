@@ -1,10 +1,25 @@
-use std::{net::TcpListener, path::PathBuf, process::Stdio};
+use std::{
+    net::TcpListener,
+    ops::Range,
+    path::PathBuf,
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
+use async_trait::async_trait;
 use serde_json::{Value, json};
 use tocsin_test_peers::{Peer, missing, reserved_port};
-use tokio::process::{Child, Command};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    process::{Child, Command},
+};
 
 use crate::{
+    conformance::{Oversize, Subject, exercise},
     source::{Message, SourceOutput},
     testing::{Harness, shown},
 };
@@ -315,4 +330,99 @@ async fn a_location_can_take_the_members_of_a_mail() {
     let members: Value = serde_json::from_slice(&message.body).expect("JSON");
     assert_eq!((&*message.content_type, &members["subject"]), ("application/json", &json!("Kōbe")));
     assert_eq!(members["text"], "It shook.\r\n");
+}
+
+/// The port of the present source, and the number of mails without a final reply.
+#[derive(Default)]
+struct Conforming {
+    port: u16,
+    open: Arc<AtomicUsize>,
+}
+
+/// Sends a mail; returns whether it is accepted, or permanently refused. An error is temporary.
+async fn send(port: u16, mail: &str) -> std::io::Result<bool> {
+    let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port)).await?);
+    let commands = [
+        (String::new(), "220"),
+        ("EHLO meter.example.org\r\n".to_owned(), "250"),
+        ("MAIL FROM:<meter@example.org>\r\n".to_owned(), "250"),
+        ("RCPT TO:<quakes@alarms.example>\r\n".to_owned(), "250"),
+        ("DATA\r\n".to_owned(), "354"),
+        (format!("{mail}\r\n.\r\n"), "250"),
+    ];
+    for (command, expected) in commands {
+        stream.write_all(command.as_bytes()).await?;
+        let mut line = String::new();
+        while line.as_bytes().get(3) != Some(&b' ') {
+            line.clear();
+            if stream.read_line(&mut line).await? == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        if line.starts_with('5') {
+            return Ok(false);
+        }
+        if !line.starts_with(expected) {
+            return Err(std::io::Error::other(line));
+        }
+    }
+    Ok(true)
+}
+
+impl Conforming {
+    /// Sends a mail until it is accepted or permanently refused, as mail servers do.
+    fn queue(&self, mail: String) {
+        let (port, open) = (self.port, self.open.clone());
+        open.fetch_add(1, Ordering::SeqCst);
+        tokio::spawn(async move {
+            while send(port, &mail).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+            open.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}
+
+fn numbered(number: u32, text: &str) -> String {
+    format!(
+        "From: meter@example.org\r\nTo: quakes@alarms.example\r\nSubject: q{number}\r\n\
+         Message-ID: <{number}@example.org>\r\nDate: Sun, 22 Nov 2026 10:00:00 +0000\r\n\r\n{text}"
+    )
+}
+
+#[async_trait(?Send)]
+impl Subject for Conforming {
+    async fn harness(&mut self) -> Harness {
+        let more = json!({"fields": {"id": "subject"}, "item_bytes_max": 10_000, "connections_max": 400});
+        let (harness, port) = mailbox(more);
+        *self = Conforming { port, open: Arc::default() };
+        harness
+    }
+
+    async fn put(&mut self, numbers: Range<u32>) {
+        numbers.for_each(|number| self.queue(numbered(number, "It shook.")));
+    }
+
+    async fn put_oversize(&mut self, number: u32) -> Oversize {
+        let line = format!("{}\r\n", "x".repeat(70));
+        self.queue(numbered(number, &line.repeat(300)));
+        Oversize::SetAside
+    }
+
+    async fn unacknowledged(&mut self) -> Option<usize> {
+        Some(self.open.load(Ordering::SeqCst))
+    }
+
+    async fn silent(&mut self) -> Option<Value> {
+        None
+    }
+
+    fn many(&self) -> u32 {
+        150
+    }
+}
+
+#[tokio::test]
+async fn it_conforms() {
+    exercise(&mut Conforming::default()).await;
 }

@@ -8,6 +8,10 @@
 //! The broker keeps the subscriptions with the session, and cannot be queried for them. So the filters of the session
 //! are stored before they are subscribed, and on each connection those no longer in the definition are unsubscribed. A
 //! message that matches none of the topics is acknowledged and discarded, whichever subscription delivered it.
+//!
+//! The memory for messages is bounded. When it is full for longer, such as while the journal cannot be written, further
+//! messages are read and discarded without an acknowledgement, since the broker expects pings. Once all others are
+//! acknowledged, the session is resumed on a new connection, and the broker redelivers them, except those of QoS 0.
 
 mod options; // the options of an operator
 mod topics; // topic filters and matching
@@ -15,32 +19,43 @@ mod topics; // topic filters and matching
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 pub use options::MqttOptions;
-use rumqttc::v5::{
-    AsyncClient, Event,
-    mqttbytes::{
-        QoS,
-        v5::{
-            ConnAck, Filter, Packet, Publish, RetainForwardRule, SubscribeProperties, SubscribeReasonCode,
-            UnsubAckReason,
+use rumqttc::{
+    Outgoing,
+    v5::{
+        AsyncClient, Event,
+        mqttbytes::{
+            QoS,
+            v5::{
+                ConnAck, Filter, Packet, Publish, RetainForwardRule, SubscribeProperties, SubscribeReasonCode,
+                UnsubAckReason,
+            },
         },
     },
 };
 use serde::{Deserialize, Serialize};
-use tocsin_delivery::{options::read, tls};
-use tocsin_model::{mark::Mark, problem::Problem, trace_context::TraceContext};
-use tokio::{sync::mpsc, task::JoinHandle};
+use tocsin_connect::options::read;
+use tocsin_model::{definition::secrets::SecretShape, mark::Mark, problem::Problem, trace_context::TraceContext};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    task::JoinHandle,
+};
 
 use self::topics::Subscription;
 use crate::{
     batch_builder::BatchBuilder,
+    description::{KindDescription, LocationDescription, Opened, SourceResource, check_of, not_allowed_of, schema_of},
     items::Item,
     mapping::Mapping,
     seen_items::hash,
-    source::{self, OpenSource, SourceBatch, SourceError, SourceSettings, stored},
+    source::{self, BATCH_BYTES_MAX, OpenSource, SourceBatch, SourceError, SourceSettings, stored},
 };
 
 /// The part of the marks with the last accepted messages.
@@ -58,20 +73,41 @@ const WINDOW: u16 = 500;
 /// Most remembered accepted messages: those of the last batch, and of the one before, whose acknowledgements may be
 /// lost.
 const RECENT_MAX: usize = 2 * WINDOW as usize;
-/// Longest packet.
-const PACKET_BYTES_MAX: u32 = 1 << 20;
+/// Longest packet: a message of 64 MiB with its properties. The broker drops a longer one (MQTT 5, 3.1.2.11.4).
+const PACKET_BYTES_MAX: u32 = 65 << 20;
+/// Time limit for the broker to close a connection.
+const CLOSE_WAIT: Duration = Duration::from_secs(5);
+/// Messages in memory that are not yet accepted.
+const MEMORY: Memory = Memory { bytes_max: 2 * PACKET_BYTES_MAX, wait: Duration::from_secs(5) };
 
-pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+/// Its row in the table of kinds.
+pub(crate) static KIND: KindDescription = KindDescription {
+    name: "mqtt",
+    summary: "messages of topics of an MQTT 5 broker",
+    schema: schema_of::<MqttOptions>,
+    needs: &[SourceResource::NamedServers, SourceResource::ReadableFiles],
+    secrets: &[("password", SecretShape::Whole)],
+    location: Some(LocationDescription { event_options: &["fields"] }),
+    check: check_of::<MqttOptions>,
+    not_allowed: not_allowed_of::<MqttOptions>,
+    open,
+};
+
+fn open(setting: SourceSettings, marks: Vec<Mark>) -> Opened {
+    Ok(Box::new(session(setting, marks)?))
+}
+
+fn session(setting: SourceSettings, marks: Vec<Mark>) -> Result<Session, Vec<Problem>> {
     let options: MqttOptions = read(&setting.options, "")?;
-    let trust = tls::client_config(&setting.context.files, options.ca_file.as_deref(), "ca_file")
-        .map_err(|problem| vec![problem])?;
-    let client_id = options.client_id.clone().unwrap_or_else(|| setting.remote_name.clone());
-    let session = format!("{}:{}/{client_id}", options.host, options.port.unwrap_or_default());
-    let mut connect = options.broker().connect(client_id, &trust);
+    let connection = &options.connection;
+    let trust = connection.tls.certificates.client_config(&setting.context.files).map_err(|problem| vec![problem])?;
+    let client_id = connection.client_id.clone().unwrap_or_else(|| setting.remote_name.clone());
+    let id = format!("{}:{}/{client_id}", connection.host, connection.port.unwrap_or_default());
+    let mut connect = connection.client(client_id, &trust);
     connect.set_clean_start(false).set_manual_acks(true).set_receive_maximum(Some(WINDOW));
     connect.set_session_expiry_interval(Some(u32::try_from(options.session.0.as_secs()).unwrap_or(u32::MAX)));
     connect.set_max_packet_size(Some(PACKET_BYTES_MAX));
-    Ok(Box::new(Session {
+    Ok(Session {
         mapping: Mapping::new(&setting.output.fields(), &options.fields),
         recent: stored(&marks, RECENT)?.unwrap_or_default(),
         retained: stored(&marks, RETAINED)?.unwrap_or_default(),
@@ -81,16 +117,18 @@ pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn 
         is_stray_known: false,
         connection: None,
         held: Vec::new(),
-        session,
+        memory: MEMORY,
+        session: id,
         connect,
         setting,
-    }))
+    })
 }
 
 /// A session at a broker.
 struct Session {
     setting: SourceSettings,
     connect: rumqttc::v5::MqttOptions,
+    memory: Memory,
     mapping: Mapping,
     connection: Option<Connection>,
     /// Identifies the session: the broker's address and the client id.
@@ -107,7 +145,7 @@ struct Session {
     /// Hashes of a topic and of its last retained message, the newest last.
     retained: VecDeque<(String, String)>,
     /// Messages of the last batch.
-    held: Vec<Publish>,
+    held: Vec<Arrived>,
 }
 
 /// The filters that a session has.
@@ -123,23 +161,41 @@ impl Filters {
     }
 }
 
+/// The bound of messages in memory.
+#[derive(Clone, Copy)]
+struct Memory {
+    bytes_max: u32,
+    /// Time for which the connection is not read when the memory is full; less than the keep-alive interval.
+    wait: Duration,
+}
+
 /// A connection, whose protocol runs in its own task.
 struct Connection {
     client: AsyncClient,
     incoming: mpsc::Receiver<Result<Incoming, String>>,
     protocol: JoinHandle<()>,
+    /// Whether it has ended because the memory was full.
+    is_over: bool,
+}
+
+/// A message, with its part of the memory.
+struct Arrived {
+    publish: Publish,
+    _room: OwnedSemaphorePermit,
 }
 
 /// A message or event from the broker.
 enum Incoming {
-    Message(Box<Publish>),
+    Message(Box<Arrived>),
     /// All subscriptions and unsubscriptions are confirmed.
     Subscribed,
+    /// Messages were discarded because the memory was full, and all others are acknowledged: the connection has ended.
+    Over,
 }
 
 /// Messages to take, or the confirmation of the subscriptions.
 enum Received {
-    Messages(Vec<Publish>),
+    Messages(Vec<Arrived>),
     Subscribed,
 }
 
@@ -150,13 +206,22 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    fn open(connect: rumqttc::v5::MqttOptions, requested: Vec<Subscription>, unwanted: Vec<String>) -> Connection {
+    fn open(
+        connect: rumqttc::v5::MqttOptions,
+        memory: Memory,
+        requested: Vec<Subscription>,
+        unwanted: Vec<String>,
+    ) -> Connection {
         // Every message may need an acknowledgement at once, and each filter a request.
         let (client, mut events) = AsyncClient::new(connect, 2 * usize::from(WINDOW) + 2 * options::TOPICS_MAX);
         let (sender, incoming) = mpsc::channel(usize::from(WINDOW));
         let subscriber = client.clone();
+        let room = Arc::new(Semaphore::new(memory.bytes_max as usize));
         let protocol = tokio::spawn(async move {
             let mut open = 0;
+            // Messages that are passed on and not yet acknowledged.
+            let mut unacknowledged = 0_usize;
+            let mut is_full = false;
             loop {
                 let said = match events.poll().await {
                     Ok(Event::Incoming(Packet::ConnAck(greeting))) => {
@@ -184,21 +249,58 @@ impl Connection {
                             None => continue,
                         }
                     }
-                    Ok(Event::Incoming(Packet::Publish(publish))) => Ok(Incoming::Message(Box::new(publish))),
+                    Ok(Event::Incoming(Packet::Publish(publish))) => {
+                        // Without those before it, a message would be out of order.
+                        if is_full {
+                            continue;
+                        }
+                        let bytes = u32::try_from(publish.payload.len()).unwrap_or(u32::MAX).min(memory.bytes_max);
+                        let fitting = async {
+                            let slot = sender.reserve().await.ok()?;
+                            Some((slot, room.clone().acquire_many_owned(bytes).await.ok()?))
+                        };
+                        match tokio::time::timeout(memory.wait, fitting).await {
+                            Ok(Some((slot, room))) => {
+                                unacknowledged += usize::from(publish.pkid != 0);
+                                slot.send(Ok(Incoming::Message(Box::new(Arrived { publish, _room: room }))));
+                                continue;
+                            }
+                            Ok(None) => return,
+                            Err(_) => is_full = true,
+                        }
+                        if unacknowledged > 0 {
+                            continue;
+                        }
+                        Ok(Incoming::Over)
+                    }
+                    Ok(Event::Outgoing(Outgoing::PubAck(_))) => {
+                        unacknowledged = unacknowledged.saturating_sub(1);
+                        if !is_full || unacknowledged > 0 {
+                            continue;
+                        }
+                        Ok(Incoming::Over)
+                    }
                     Ok(Event::Incoming(Packet::Disconnect(goodbye))) => {
                         Err(format!("the broker disconnects: {:?}", goodbye.reason_code))
                     }
                     Ok(_) => continue,
                     Err(error) => Err(error.to_string()),
                 };
+                if matches!(said, Ok(Incoming::Over)) {
+                    // Until the broker closes: data that is still unread would reset the connection, and lose
+                    // acknowledgements.
+                    let _ = subscriber.try_disconnect();
+                    let closed = async { while events.poll().await.is_ok() {} };
+                    let _ = tokio::time::timeout(CLOSE_WAIT, closed).await;
+                }
                 // After an error the library would reconnect by itself; that is left to the supervisor.
-                let over = said.is_err();
+                let over = matches!(said, Err(_) | Ok(Incoming::Over));
                 if sender.send(said).await.is_err() || over {
                     return;
                 }
             }
         });
-        Connection { client, incoming, protocol }
+        Connection { client, incoming, protocol, is_over: false }
     }
 }
 
@@ -263,10 +365,16 @@ impl Session {
 
     /// The messages that have arrived, or the first that arrives.
     async fn receive(&mut self) -> Result<Received, SourceError> {
+        if self.connection.as_ref().is_some_and(|connection| connection.is_over) {
+            let (application, source) = (&self.setting.application, &self.setting.name);
+            tracing::info!(%application, %source, "the memory for messages was full; the session is resumed");
+            self.connection = None;
+        }
         if self.connection.is_none() {
             let requested = self.expected_filters();
             let unwanted = self.filters.filters.difference(&requested.filters).cloned().collect();
-            self.connection = Some(Connection::open(self.connect.clone(), self.subscriptions.clone(), unwanted));
+            let (connect, subscriptions) = (self.connect.clone(), self.subscriptions.clone());
+            self.connection = Some(Connection::open(connect, self.memory, subscriptions, unwanted));
         }
         let Some(mut connection) = self.connection.take() else {
             return Err(SourceError::of("there is no connection to the broker"));
@@ -277,20 +385,30 @@ impl Session {
     }
 
     async fn receive_from(&mut self, connection: &mut Connection) -> Result<Received, SourceError> {
-        let mut messages = Vec::new();
+        let (mut messages, mut bytes) = (Vec::new(), 0);
         let mut next = connection.incoming.recv().await;
         loop {
             match next {
-                Some(Ok(Incoming::Message(publish))) => match self.should_accept(&publish) {
-                    true => messages.push(*publish),
-                    false => acknowledge(&connection.client, &publish).await?,
+                Some(Ok(Incoming::Message(message))) => match self.should_accept(&message.publish) {
+                    true => {
+                        bytes += message.publish.payload.len();
+                        messages.push(*message);
+                    }
+                    false => acknowledge(&connection.client, &message.publish).await?,
                 },
                 Some(Ok(Incoming::Subscribed)) if messages.is_empty() => return Ok(Received::Subscribed),
                 // The stored filters remain valid; the next connection repeats the requests.
                 Some(Ok(Incoming::Subscribed)) => {}
+                Some(Ok(Incoming::Over)) => {
+                    connection.is_over = true;
+                    return Ok(Received::Messages(messages));
+                }
                 // Messages received before could not be acknowledged any more, and are redelivered.
                 Some(Err(error)) => return Err(SourceError::new("the connection to the broker", error)),
                 None => return Err(SourceError::of("the connection to the broker has ended")),
+            }
+            if bytes >= BATCH_BYTES_MAX {
+                return Ok(Received::Messages(messages));
             }
             next = match connection.incoming.try_recv() {
                 Ok(next) => Some(next),
@@ -354,10 +472,10 @@ impl Session {
         !ids.contains(&leader)
     }
 
-    fn batch(&mut self, messages: Vec<Publish>) -> SourceBatch {
+    fn batch(&mut self, messages: Vec<Arrived>) -> SourceBatch {
         let mut builder = BatchBuilder::new(&self.setting.output);
         let mut has_retained = false;
-        for publish in &messages {
+        for Arrived { publish, .. } in &messages {
             let item = || Item::Json(publish.payload.to_vec());
             builder.take(&self.mapping, item, || raw_message(publish), trace_of(publish).as_ref());
             if publish.pkid != 0 {
@@ -408,6 +526,9 @@ fn raw_message(publish: &Publish) -> source::Message {
 }
 
 async fn acknowledge(client: &AsyncClient, publish: &Publish) -> Result<(), SourceError> {
+    if publish.pkid == 0 {
+        return Ok(());
+    }
     client.ack(publish).await.map_err(|error| SourceError::new("a message cannot be acknowledged", error))
 }
 
@@ -438,8 +559,8 @@ impl OpenSource for Session {
     async fn accepted(&mut self) -> Result<(), SourceError> {
         let held = std::mem::take(&mut self.held);
         let Some(connection) = &self.connection else { return Ok(()) };
-        for publish in &held {
-            acknowledge(&connection.client, publish).await?;
+        for message in &held {
+            acknowledge(&connection.client, &message.publish).await?;
         }
         Ok(())
     }

@@ -6,27 +6,40 @@
 
 mod options; // the options of an operator
 mod accepted; // accepted messages, as ranges of sequences
+mod unreadable; // messages that the client library cannot read
 
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
-use async_nats::jetstream::{
-    self,
-    consumer::{AckPolicy, Consumer, DeliverPolicy, FromConsumer, pull},
-    message::{Info, Message},
+use async_nats::{
+    ConnectOptions,
+    jetstream::{
+        self,
+        consumer::{AckPolicy, Consumer, DeliverPolicy, FromConsumer, pull},
+        message::{Info, Message},
+    },
 };
 use async_trait::async_trait;
 use futures_util::StreamExt;
 pub use options::NatsOptions;
-use rustls::ClientConfig;
-use tocsin_delivery::{options::read, tls};
-use tocsin_model::{mark::Mark, problem::Problem, time::Timestamp, trace_context::TraceContext};
+use tocsin_connect::{nats::matches, options::read};
+use tocsin_model::{
+    definition::secrets::SecretShape,
+    mark::Mark,
+    problem::{Code, Problem},
+    time::Timestamp,
+    trace_context::TraceContext,
+};
 
-use self::accepted::AcceptedSequences;
+use self::{
+    accepted::AcceptedSequences,
+    unreadable::{LostConnections, Unreadable},
+};
 use crate::{
     batch_builder::BatchBuilder,
+    description::{KindDescription, LocationDescription, Opened, SourceResource, check_of, not_allowed_of, schema_of},
     items::Item,
     mapping::Mapping,
     source::{self, BATCH_BYTES_MAX, BATCH_EVENTS_MAX, OpenSource, SourceBatch, SourceError, SourceSettings, stored},
@@ -40,33 +53,59 @@ const ACK_WAIT: Duration = Duration::from_secs(30);
 const PULL_WAIT: Duration = Duration::from_secs(5);
 const REST_WAIT: Duration = Duration::from_secs(1);
 
-pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+/// Its row in the table of kinds.
+pub(crate) static KIND: KindDescription = KindDescription {
+    name: "nats",
+    summary: "messages of a NATS JetStream stream",
+    schema: schema_of::<NatsOptions>,
+    needs: &[SourceResource::NamedServers, SourceResource::ReadableFiles],
+    secrets: &[("token", SecretShape::Whole), ("password", SecretShape::Whole)],
+    location: Some(LocationDescription { event_options: &["fields"] }),
+    check: check_of::<NatsOptions>,
+    not_allowed: not_allowed_of::<NatsOptions>,
+    open,
+};
+
+fn open(setting: SourceSettings, marks: Vec<Mark>) -> Opened {
+    Ok(Box::new(stream(setting, marks)?))
+}
+
+fn stream(setting: SourceSettings, marks: Vec<Mark>) -> Result<Stream, Vec<Problem>> {
     let options: NatsOptions = read(&setting.options, "")?;
-    let trust = tls::client_config(&setting.context.files, options.ca_file.as_deref(), "ca_file")
-        .map_err(|problem| vec![problem])?;
-    Ok(Box::new(Stream {
+    let shown = format!("tocsin {} {}", setting.application, setting.name);
+    let client = options.connection.client(&setting.context.files, shown).map_err(|problem| vec![problem])?;
+    let lost_connections = LostConnections::default();
+    let client = lost_connections.watch(client);
+    Ok(Stream {
         mapping: Mapping::new(&setting.output.fields(), &options.fields),
         accepted_sequences: stored(&marks, TAKEN)?.unwrap_or_default(),
+        context: None,
         consumer: None,
+        lost_connections,
         delivery_gaps: DeliveryGaps::default(),
         held: Vec::new(),
-        trust,
+        held_unreadable: Vec::new(),
+        client,
         setting,
         options,
-    }))
+    })
 }
 
 /// The state of the source.
 struct Stream {
     setting: SourceSettings,
     options: NatsOptions,
-    trust: Arc<ClientConfig>,
+    client: ConnectOptions,
     mapping: Mapping,
+    context: Option<jetstream::Context>,
     consumer: Option<Consumer<pull::Config>>,
+    lost_connections: LostConnections,
     accepted_sequences: AcceptedSequences,
     delivery_gaps: DeliveryGaps,
     /// Messages of the last batch.
     held: Vec<Message>,
+    /// Sequences of the last batch that could not be received.
+    held_unreadable: Vec<u64>,
 }
 
 impl Stream {
@@ -74,14 +113,10 @@ impl Stream {
         if self.consumer.is_some() {
             return Ok(());
         }
-        let system = self.options.system();
-        let shown = format!("tocsin {} {}", self.setting.application, self.setting.name);
-        let connect = system
-            .connect(&self.setting.context.files, &self.trust, shown)
-            .map_err(|problem| SourceError::of(problem.to_string()))?;
-        let client =
-            connect.connect(system.addresses()).await.map_err(|error| SourceError::new("no connection", error))?;
-        let stream = jetstream::new(client).get_stream(&self.options.stream).await;
+        let client = self.client.clone().connect(self.options.connection.addresses()).await;
+        let client = client.map_err(|error| SourceError::new("no connection", error))?;
+        let context = jetstream::new(client);
+        let stream = context.get_stream(&self.options.stream).await;
         let stream = stream.map_err(|error| SourceError::new(format!("the stream {}", self.options.stream), error))?;
         let name = self.options.consumer.clone();
         let name = name.unwrap_or_else(|| self.setting.remote_name.clone());
@@ -109,8 +144,50 @@ impl Stream {
         let made = format!("{:?}", stream.cached_info().created);
         self.accepted_sequences = std::mem::take(&mut self.accepted_sequences).of(&made);
         self.accepted_sequences.remove_up_to(consumer.cached_info().ack_floor.stream_sequence);
-        self.consumer = Some(consumer);
+        (self.context, self.consumer) = (Some(context), Some(consumer));
         Ok(())
+    }
+
+    /// Messages whose headers ended the connection, as a batch of rejected items.
+    async fn unreadable(&mut self) -> Result<Option<SourceBatch>, SourceError> {
+        let (Some(context), Some(consumer)) = (&self.context, &mut self.consumer) else { return Ok(None) };
+        let (application, source) = (&self.setting.application, &self.setting.name);
+        let info = match consumer.info().await {
+            Ok(info) => info,
+            Err(error) => {
+                // The server may be unreachable: asked again later, and the client reconnects meanwhile.
+                tracing::debug!(%application, %source, %error, "the consumer cannot be examined");
+                self.lost_connections.set();
+                return Ok(None);
+            }
+        };
+        self.accepted_sequences.remove_up_to(info.ack_floor.stream_sequence);
+        // Pending ones are redelivered, and end the connection each time.
+        for sequence in self.accepted_sequences.unreadable() {
+            unreadable::acknowledge(context, info, sequence).await?;
+        }
+        let found = unreadable::find(context, info, &self.options.subjects, &self.accepted_sequences).await;
+        let found = found.unwrap_or_else(|error| {
+            // The user may lack the right to read the stream itself.
+            tracing::warn!(%application, %source, error = %error.text, "messages cannot be examined");
+            Vec::new()
+        });
+        if found.is_empty() {
+            return Ok(None);
+        }
+        let mut builder = BatchBuilder::new(&self.setting.output);
+        for Unreadable { sequence, reason, payload } in found {
+            builder.reject(&[Problem::new(Code::Unreadable, "", reason)], payload);
+            self.accepted_sequences.add_unreadable(sequence);
+            self.held_unreadable.push(sequence);
+        }
+        let mut batch = builder.finish();
+        batch.marks = vec![self.mark()];
+        Ok(Some(batch))
+    }
+
+    fn mark(&self) -> Mark {
+        Mark::set(TAKEN, serde_json::to_vec(&self.accepted_sequences).expect("it is JSON"))
     }
 
     /// Available messages, or the first that arrives; each with the sequence since which no earlier message is missing.
@@ -178,7 +255,7 @@ impl Stream {
             builder.take(&self.mapping, item, || raw_message(message), trace_of(message).as_ref());
         }
         let mut batch = builder.finish();
-        batch.marks = vec![Mark::set(TAKEN, serde_json::to_vec(&self.accepted_sequences).expect("it is JSON"))];
+        batch.marks = vec![self.mark()];
         self.held = messages.into_iter().map(|(_, message)| message).collect();
         Ok(batch)
     }
@@ -188,19 +265,6 @@ impl Stream {
 fn filters(config: &pull::Config) -> BTreeSet<String> {
     let one = [&config.filter_subject].into_iter().filter(|subject| !subject.is_empty());
     one.chain(&config.filter_subjects).cloned().collect()
-}
-
-/// Whether a subject matches a filter: `*` is one token, `>` one or more at the end.
-fn matches(filter: &str, subject: &str) -> bool {
-    let (mut filter, mut subject) = (filter.split('.'), subject.split('.'));
-    loop {
-        match (filter.next(), subject.next()) {
-            (Some(">"), Some(_)) | (None, None) => return true,
-            (Some("*"), Some(_)) => {}
-            (Some(token_pattern), Some(token)) if token_pattern == token => {}
-            _ => return false,
-        }
-    }
 }
 
 fn info_of(message: &Message) -> Result<Info<'_>, SourceError> {
@@ -260,6 +324,11 @@ impl OpenSource for Stream {
     async fn next(&mut self) -> Result<SourceBatch, SourceError> {
         self.connect().await?;
         loop {
+            if self.lost_connections.take()
+                && let Some(batch) = self.unreadable().await?
+            {
+                return Ok(batch);
+            }
             let messages = self.pull().await?;
             if !messages.is_empty() {
                 return self.batch(messages);
@@ -270,6 +339,11 @@ impl OpenSource for Stream {
     async fn accepted(&mut self) -> Result<(), SourceError> {
         for message in std::mem::take(&mut self.held) {
             acknowledge(&message).await?;
+        }
+        if let (Some(context), Some(consumer)) = (&self.context, &self.consumer) {
+            for sequence in std::mem::take(&mut self.held_unreadable) {
+                unreadable::acknowledge(context, consumer.cached_info(), sequence).await?;
+            }
         }
         Ok(())
     }

@@ -1,25 +1,26 @@
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_delivery::{
-    nats::System,
-    options::{Options, Wait},
+use tocsin_connect::{
+    nats::{ConnectionOptions, is_name},
+    options::Options,
 };
 use tocsin_model::{
     field::Fields,
     problem::{Code, Problem},
 };
 
-use crate::{kind::SourceOptions, mapping::Mapping};
+use crate::{description::SourceOptions, mapping::Mapping};
 
 /// Options of a source of the kind `nats`.
-#[derive(Clone, Deserialize, JsonSchema)]
+#[derive(Clone, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(extend("required" = ["servers", "stream"]))]
 pub struct NatsOptions {
-    /// Servers of one NATS system: `nats://broker.example.org:4222`, or `tls://…` to require encryption.
-    pub servers: Vec<String>,
+    /// Connection to the system.
+    #[serde(flatten)]
+    pub connection: ConnectionOptions,
     /// The JetStream stream. It must exist.
     pub stream: String,
     /// Subjects of the messages, with wildcards: `quakes.>`; default all.
@@ -29,57 +30,11 @@ pub struct NatsOptions {
     /// Path of each field of the event class in a message: `{magnitude: properties.mag}`. Default: the names of the
     /// fields.
     pub fields: BTreeMap<String, String>,
-    /// Token for the login.
-    pub token: Option<String>,
-    /// User name for the login.
-    pub username: Option<String>,
-    /// Password for the login.
-    pub password: Option<String>,
-    /// Credentials file for the login, as written by `nsc`.
-    pub credentials_file: Option<PathBuf>,
-    /// Time limit for connecting, and for each response.
-    pub timeout: Wait,
-    /// A file of additional certificates to trust, in PEM form.
-    pub ca_file: Option<PathBuf>,
-}
-
-impl Default for NatsOptions {
-    fn default() -> Self {
-        NatsOptions {
-            servers: Vec::new(),
-            stream: String::new(),
-            subjects: Vec::new(),
-            consumer: None,
-            fields: BTreeMap::new(),
-            token: None,
-            username: None,
-            password: None,
-            credentials_file: None,
-            timeout: Wait::seconds(5),
-            ca_file: None,
-        }
-    }
-}
-
-impl NatsOptions {
-    /// The NATS system.
-    pub(super) fn system(&self) -> System<'_> {
-        System {
-            servers: &self.servers,
-            token: self.token.as_deref(),
-            username: self.username.as_deref(),
-            password: self.password.as_deref(),
-            credentials_file: self.credentials_file.as_deref(),
-            timeout: self.timeout.0,
-        }
-    }
 }
 
 impl Options for NatsOptions {
     fn problems(&self) -> Vec<Problem> {
-        let mut problems = self.system().problems();
-        let is_name =
-            |name: &str| !name.is_empty() && !name.contains(['.', '*', '>', '/', '\\', ' ', '\t', '\n', '\r']);
+        let mut problems = self.connection.problems();
         if !is_name(&self.stream) {
             let code = if self.stream.is_empty() { Code::Required } else { Code::InvalidFormat };
             problems

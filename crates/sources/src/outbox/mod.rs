@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 pub use options::OutboxOptions;
-use tocsin_delivery::options::read;
+use tocsin_connect::options::read;
 use tocsin_model::{
     mark::Mark,
     problem::{Code, Problem},
@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 
 use crate::{
     batch_builder::BatchBuilder,
+    description::{KindDescription, LocationDescription, Opened, SourceResource, check_of, not_allowed_of, schema_of},
     mapping::Mapping,
     source::{BATCH_EVENTS_MAX, OpenSource, SourceBatch, SourceError, SourceSettings, stored},
     sql::{self, Database, PARAMETER, QueryRequest, Rows, SqlValue, TIES_MAX},
@@ -32,7 +33,20 @@ const TAKEN: &str = "taken";
 /// Most rows without a key that are rejected each time the source is opened.
 const UNKEYED_MAX: usize = 100;
 
-pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+/// Its row in the table of kinds.
+pub(crate) static KIND: KindDescription = KindDescription {
+    name: "outbox",
+    summary: "an outbox table of PostgreSQL, MySQL, MariaDB or SQLite, whose rows are taken and deleted, or marked",
+    schema: schema_of::<OutboxOptions>,
+    needs: &[SourceResource::NamedServers, SourceResource::DatabaseFiles],
+    secrets: &[],
+    location: Some(LocationDescription { event_options: &["fields"] }),
+    check: check_of::<OutboxOptions>,
+    not_allowed: not_allowed_of::<OutboxOptions>,
+    open,
+};
+
+fn open(setting: SourceSettings, marks: Vec<Mark>) -> Opened {
     let options: OutboxOptions = read(&setting.options, "")?;
     Ok(Box::new(Outbox {
         accepted_keys: stored(&marks, TAKEN)?.unwrap_or_default(),

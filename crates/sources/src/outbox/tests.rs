@@ -1,7 +1,11 @@
+use std::ops::Range;
+
+use async_trait::async_trait;
 use serde_json::{Value as Json, json};
 use tocsin_test_peers::{Peer, missing};
 
 use crate::{
+    conformance::{Oversize, Subject, exercise, silent_server},
     items::Cell,
     source::SourceOutput,
     sql::{
@@ -254,4 +258,83 @@ async fn d_a_row_without_a_key_is_kept_and_others_are_taken() {
     assert_eq!(harness.take_events(1).await, [r#"{"id":"b"}"#]);
     let left = database.query(query_request("SELECT id FROM loose")).await.expect("asked");
     assert_eq!(left.rows, [[Cell::Text("a".to_owned())]]);
+}
+
+/// A database, and the number of the table of the present source.
+struct Conforming {
+    server: Server,
+    number: u32,
+}
+
+impl Conforming {
+    fn new(server: Server) -> Conforming {
+        Conforming { server, number: 0 }
+    }
+
+    fn table(&self) -> String {
+        format!("quakes{}", self.number)
+    }
+
+    async fn run(&self, statement: &str) {
+        self.server.connect().await.run(statement, &[SqlValue::Null]).await.expect("done");
+    }
+}
+
+#[async_trait(?Send)]
+impl Subject for Conforming {
+    async fn harness(&mut self) -> Harness {
+        self.number += 1;
+        let text = if self.server.address.starts_with("mysql") { "LONGTEXT" } else { "TEXT" };
+        self.run(&format!("CREATE TABLE {} (nr BIGINT PRIMARY KEY, id {text}, done INTEGER DEFAULT 0)", self.table()))
+            .await;
+        let options = json!({
+            "database": self.server.address, "table": self.table(), "key": "nr", "every": "1ms", "fields": {"id": "id"},
+        });
+        let mut harness = Harness::new("outbox", options);
+        harness.folders = vec![self.server.folder()];
+        harness
+    }
+
+    async fn put(&mut self, numbers: Range<u32>) {
+        let rows: Vec<String> = numbers.map(|number| format!("({number}, 'q{number}')")).collect();
+        self.run(&format!("INSERT INTO {} (nr, id) VALUES {}", self.table(), rows.join(", "))).await;
+    }
+
+    async fn put_oversize(&mut self, number: u32) -> Oversize {
+        let text = "x".repeat(1_200_000);
+        self.run(&format!("INSERT INTO {} (nr, id) VALUES ({number}, '{text}')", self.table())).await;
+        Oversize::Rejected
+    }
+
+    async fn unacknowledged(&mut self) -> Option<usize> {
+        let statement = format!("SELECT nr FROM {} WHERE done = 0", self.table());
+        let rows = self.server.connect().await.query(query_request(&statement)).await.expect("asked");
+        Some(rows.rows.len())
+    }
+
+    async fn silent(&mut self) -> Option<Json> {
+        let database = format!("postgres://tocsin@{}/postgres", silent_server().await);
+        Some(json!({"database": database, "table": "quakes", "timeout": "300ms"}))
+    }
+}
+
+#[tokio::test]
+async fn it_conforms() {
+    exercise(&mut Conforming::new(Server::sqlite())).await;
+}
+
+#[tokio::test]
+async fn slow_it_conforms_with_postgres() {
+    if missing(&[Peer::Postgres]) {
+        return;
+    }
+    exercise(&mut Conforming::new(Server::postgres())).await;
+}
+
+#[tokio::test]
+async fn slow_it_conforms_with_mariadb() {
+    if missing(&[Peer::Mariadb]) {
+        return;
+    }
+    exercise(&mut Conforming::new(Server::mariadb())).await;
 }

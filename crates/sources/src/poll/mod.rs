@@ -12,18 +12,32 @@ use std::{collections::BTreeSet, io::Cursor, sync::Arc};
 
 use bytes::Bytes;
 pub use options::PollOptions;
-use tocsin_delivery::options::read;
-use tocsin_model::{mark::Mark, problem::Problem};
+use tocsin_connect::options::read;
+use tocsin_model::{definition::secrets::HEADERS, mark::Mark};
 
 use crate::{
+    description::{KindDescription, Opened, SourceResource, check_of, not_allowed_of, schema_of},
     items::{Format, Item, Layout, PositionedItem, Text},
     mapping::{Mapping, Pointer},
     page::{PageItem, Policy, Poller},
     seen_items::{hash, typed_key},
-    source::{OpenSource, SourceError, SourceSettings},
+    source::{SourceError, SourceSettings},
 };
 
-pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+/// Its row in the table of kinds.
+pub(crate) static KIND: KindDescription = KindDescription {
+    name: "poll",
+    summary: "a polled page with items: JSON, GeoJSON, JSON lines, CSV or XML",
+    schema: schema_of::<PollOptions>,
+    needs: &[SourceResource::CheckedAddresses, SourceResource::ReadableFiles],
+    secrets: &[("headers", HEADERS)],
+    location: None,
+    check: check_of::<PollOptions>,
+    not_allowed: not_allowed_of::<PollOptions>,
+    open,
+};
+
+fn open(setting: SourceSettings, marks: Vec<Mark>) -> Opened {
     let options: PollOptions = read(&setting.options, "")?;
     let looked_at = format!("{:?} {} {:?} {:?}", options.format, options.items, options.key, options.version);
     let policy =

@@ -2,16 +2,16 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_delivery::options::Options;
+use tocsin_connect::options::Options;
 use tocsin_model::{
     field::Fields,
     problem::{Code, Problem},
 };
 
 use crate::{
+    description::SourceOptions,
     fetch::FetchOptions,
     items::{Format, Layout, Xml},
-    kind::SourceOptions,
     mapping::{Mapping, path_problem},
 };
 

@@ -1,55 +1,14 @@
-use std::sync::Arc;
+use std::ops::Range;
 
-use axum::{
-    Router,
-    extract::State,
-    http::{HeaderMap, StatusCode},
-    response::{IntoResponse, Response},
-    routing::get,
-};
+use async_trait::async_trait;
 use serde_json::{Value as Json, json};
 use tocsin_model::mark::Mark;
-use tokio::{net::TcpListener, sync::Mutex};
 
-use crate::testing::Harness;
-
-/// A page, and its requests.
-#[derive(Clone, Default)]
-struct Page {
-    text: Arc<Mutex<String>>,
-    /// The status of each response.
-    answers: Arc<Mutex<Vec<u16>>>,
-}
-
-async fn answer(State(page): State<Page>, headers: HeaderMap) -> Response {
-    let text = page.text.lock().await.clone();
-    let etag = format!("\"{}\"", text.len());
-    let (status, answer) = match text.as_str() {
-        "busy" => (503, (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "17")]).into_response()),
-        wish if wish.starts_with("wish:") => {
-            (429, (StatusCode::TOO_MANY_REQUESTS, [("retry-after", wish[5..].to_owned())]).into_response())
-        }
-        _ if headers.get("if-none-match").is_some_and(|known| known.as_bytes() == etag.as_bytes()) => {
-            (304, StatusCode::NOT_MODIFIED.into_response())
-        }
-        _ => (200, ([("etag", etag)], text).into_response()),
-    };
-    page.answers.lock().await.push(status);
-    answer
-}
-
-/// A server of one page, and a source that polls it.
-async fn polled(kind: &'static str, mut options: Json) -> (Page, Harness) {
-    let page = Page::default();
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("an address");
-    let router = Router::new().route("/page", get(answer)).with_state(page.clone());
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    options["url"] = json!(format!("http://{address}/page"));
-    options["every"] = json!("1ms");
-    options["allow_networks"] = json!(["127.0.0.1"]);
-    (page, Harness::new(kind, options))
-}
+use crate::{
+    conformance::{Oversize, Subject, exercise, silent_server},
+    page_server::{Page, polled},
+    testing::Harness,
+};
 
 fn quakes(of: &[(&str, f64, u32)]) -> String {
     let item =
@@ -304,4 +263,47 @@ async fn d_a_feed_rejects_invalid_items_only() {
     *page.text.lock().await = "<html><body>Busy</body></html>".to_owned();
     let error = harness.try_next().await.expect_err("no feed").text;
     assert!(error.contains("is an HTML page and no feed"), "{error}");
+}
+
+/// The page of the present source, and its items.
+#[derive(Default)]
+struct Conforming {
+    page: Page,
+    items: Vec<Json>,
+}
+
+impl Conforming {
+    async fn add(&mut self, items: impl IntoIterator<Item = Json>) {
+        self.items.extend(items);
+        *self.page.text.lock().await = Json::from(self.items.clone()).to_string();
+    }
+}
+
+#[async_trait(?Send)]
+impl Subject for Conforming {
+    async fn harness(&mut self) -> Harness {
+        let (page, harness) = polled("poll", json!({"key": "id", "item_bytes_max": 1_000})).await;
+        *page.text.lock().await = "[]".to_owned();
+        *self = Conforming { page, items: Vec::new() };
+        harness
+    }
+
+    async fn put(&mut self, numbers: Range<u32>) {
+        self.add(numbers.map(|number| json!({"id": format!("q{number}")}))).await;
+    }
+
+    async fn put_oversize(&mut self, number: u32) -> Oversize {
+        self.add([json!({"id": format!("q{number}"), "tags": ["x".repeat(2_000)]})]).await;
+        Oversize::Rejected
+    }
+
+    async fn silent(&mut self) -> Option<Json> {
+        let url = format!("http://{}/page", silent_server().await);
+        Some(json!({"url": url, "timeout": "200ms", "every": "1ms", "allow_networks": ["127.0.0.1"]}))
+    }
+}
+
+#[tokio::test]
+async fn it_conforms() {
+    exercise(&mut Conforming::default()).await;
 }

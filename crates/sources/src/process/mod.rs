@@ -17,26 +17,28 @@ mod options; // the options of an operator
 #[cfg(test)]
 mod tests;
 
-use std::{io, path::PathBuf, process::Stdio, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 pub use options::ProcessOptions;
 use serde::Deserialize;
-use tocsin_delivery::options::read;
+use tocsin_connect::{options::read, programs::prepared_command};
 use tocsin_model::{
+    definition::secrets::SecretShape,
     event::EventPacker,
     mark::Mark,
     problem::{Code, Problem},
 };
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    process::{Child, ChildStdin, ChildStdout, Command},
+    process::{Child, ChildStdin, ChildStdout},
     sync::mpsc,
     time::timeout,
 };
 
 use crate::{
+    description::{KindDescription, Opened, SourceResource, check_of, not_allowed_of, schema_of},
     items::Item,
     mapping::Mapping,
     source::{BATCH_BYTES_MAX, BATCH_EVENTS_MAX, OpenSource, RejectedItem, SourceBatch, SourceError, SourceSettings},
@@ -51,7 +53,20 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Time limit for the program to read the acknowledgement.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+/// Its row in the table of kinds.
+pub(crate) static KIND: KindDescription = KindDescription {
+    name: "process",
+    summary: "JSON lines from a program",
+    schema: schema_of::<ProcessOptions>,
+    needs: &[SourceResource::Programs],
+    secrets: &[("environment", SecretShape::Whole)],
+    location: None,
+    check: check_of::<ProcessOptions>,
+    not_allowed: not_allowed_of::<ProcessOptions>,
+    open,
+};
+
+fn open(setting: SourceSettings, marks: Vec<Mark>) -> Opened {
     let options: ProcessOptions = read(&setting.options, "")?;
     let program = options.program(&setting.context).map_err(|problem| vec![problem])?;
     let position = marks.iter().find(|mark| &*mark.part == POSITION).and_then(|mark| mark.value.clone());
@@ -105,12 +120,10 @@ struct RunningProcess {
 
 impl Process {
     fn start(&mut self) -> io::Result<RunningProcess> {
-        let mut command = Command::new(&self.program);
-        command.args(&self.options.command[1..]).current_dir(&self.setting.context.data_folder);
-        command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path))).envs(&self.options.environment);
+        let (arguments, folder) = (&self.options.command[1..], &self.setting.context.data_folder);
+        let mut command = prepared_command(&self.program, arguments, &self.options.environment, folder);
         command.envs(self.position.as_ref().map(|position| ("TOCSIN_POSITION", position)));
-        command.process_group(0).kill_on_drop(true);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let mut child = command.spawn()?;
         let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (sender, lines) = mpsc::channel(LINES_AHEAD);
         tokio::spawn(read_lines(output.expect("it is piped"), self.options.item_bytes_max, sender));

@@ -2,16 +2,16 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_delivery::{
+use tocsin_connect::{
     options::{Options, Wait},
-    process::command,
+    programs::command,
 };
 use tocsin_model::{
     field::Fields,
     problem::{Code, Problem},
 };
 
-use crate::{kind::SourceOptions, mapping::Mapping, source::Context};
+use crate::{description::SourceOptions, mapping::Mapping, source::Context};
 
 /// Options of a source of the kind `process`.
 #[derive(Clone, Deserialize, JsonSchema)]

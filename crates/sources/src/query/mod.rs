@@ -13,7 +13,7 @@ use std::{collections::HashSet, sync::Arc};
 use async_trait::async_trait;
 pub use options::QueryOptions;
 use serde::{Deserialize, Serialize};
-use tocsin_delivery::options::read;
+use tocsin_connect::options::read;
 use tocsin_model::{
     mark::Mark,
     problem::{Code, Problem},
@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 
 use crate::{
     batch_builder::BatchBuilder,
+    description::{KindDescription, LocationDescription, Opened, SourceResource, check_of, not_allowed_of, schema_of},
     due::PollSchedule,
     mapping::Mapping,
     seen_items::hash,
@@ -39,7 +40,20 @@ const UNMARKED_MAX: usize = 1_000;
 /// The part with the time of the last query.
 const ASKED: &str = "asked";
 
-pub(crate) fn open(setting: SourceSettings, marks: Vec<Mark>) -> Result<Box<dyn OpenSource>, Vec<Problem>> {
+/// Its row in the table of kinds.
+pub(crate) static KIND: KindDescription = KindDescription {
+    name: "query",
+    summary: "a repeated query of PostgreSQL, MySQL, MariaDB or SQLite with a high-water mark",
+    schema: schema_of::<QueryOptions>,
+    needs: &[SourceResource::NamedServers, SourceResource::DatabaseFiles],
+    secrets: &[],
+    location: Some(LocationDescription { event_options: &["fields"] }),
+    check: check_of::<QueryOptions>,
+    not_allowed: not_allowed_of::<QueryOptions>,
+    open,
+};
+
+fn open(setting: SourceSettings, marks: Vec<Mark>) -> Opened {
     let options: QueryOptions = read(&setting.options, "")?;
     let value = |part: &str| marks.iter().find(|mark| &*mark.part == part)?.value.clone();
     let kept: Option<HighWaterMark> = stored(&marks, POSITION)?;

@@ -2,13 +2,13 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tocsin_delivery::options::{Options, Wait};
+use tocsin_connect::options::{Options, Wait};
 use tocsin_model::{
     field::Fields,
     problem::{Code, Problem},
 };
 
-use crate::{due::PollSchedule, kind::SourceOptions, mapping::Mapping, source::Context, sql};
+use crate::{description::SourceOptions, due::PollSchedule, mapping::Mapping, source::Context, sql};
 
 /// Options of a source of the kind `query`.
 #[derive(Clone, Deserialize, JsonSchema)]

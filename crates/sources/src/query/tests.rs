@@ -1,7 +1,11 @@
-use serde_json::json;
+use std::ops::Range;
+
+use async_trait::async_trait;
+use serde_json::{Value as Json, json};
 use tocsin_test_peers::{Peer, missing};
 
 use crate::{
+    conformance::{Oversize, Subject, exercise, silent_server},
     items::Cell,
     sql::{
         SqlValue,
@@ -407,4 +411,88 @@ async fn table_of(
 async fn insert(database: &mut dyn crate::sql::Database, value: &str, number: usize) {
     let insert = format!("INSERT INTO marked VALUES ({value}, 'r{number}')");
     database.run(&insert, &[SqlValue::Null]).await.expect("filled");
+}
+
+/// A database, and the number of the table of the present source.
+struct Conforming {
+    server: Server,
+    number: u32,
+}
+
+impl Conforming {
+    fn new(server: Server) -> Conforming {
+        Conforming { server, number: 0 }
+    }
+
+    fn table(&self) -> String {
+        format!("quakes{}", self.number)
+    }
+
+    async fn run(&self, statement: &str) {
+        self.server.connect().await.run(statement, &[SqlValue::Null]).await.expect("done");
+    }
+}
+
+#[async_trait(?Send)]
+impl Subject for Conforming {
+    async fn harness(&mut self) -> Harness {
+        self.number += 1;
+        let table = self.table();
+        let text = if self.server.address.starts_with("mysql") { "LONGTEXT" } else { "TEXT" };
+        self.run(&format!("CREATE TABLE {table} (nr BIGINT PRIMARY KEY, id {text}, done INTEGER DEFAULT 0)")).await;
+        let options = json!({
+            "database": self.server.address, "every": "1ms", "mark": "nr", "start": "-1",
+            "query": format!("SELECT nr, id FROM {table} WHERE nr > :mark ORDER BY nr"),
+            "after": format!("UPDATE {table} SET done = 1 WHERE nr <= :mark"),
+            "fields": {"id": "id"},
+        });
+        let mut harness = Harness::new("query", options);
+        harness.folders = vec![self.server.folder()];
+        harness
+    }
+
+    async fn put(&mut self, numbers: Range<u32>) {
+        let rows: Vec<String> = numbers.map(|number| format!("({number}, 'q{number}')")).collect();
+        self.run(&format!("INSERT INTO {} (nr, id) VALUES {}", self.table(), rows.join(", "))).await;
+    }
+
+    async fn put_oversize(&mut self, number: u32) -> Oversize {
+        let text = "x".repeat(1_200_000);
+        self.run(&format!("INSERT INTO {} (nr, id) VALUES ({number}, '{text}')", self.table())).await;
+        Oversize::Rejected
+    }
+
+    async fn unacknowledged(&mut self) -> Option<usize> {
+        let statement = format!("SELECT nr FROM {} WHERE done = 0", self.table());
+        let rows = self.server.connect().await.query(query_request(&statement)).await.expect("asked");
+        Some(rows.rows.len())
+    }
+
+    async fn silent(&mut self) -> Option<Json> {
+        let database = format!("postgres://tocsin@{}/postgres", silent_server().await);
+        Some(json!({
+            "database": database, "mark": "nr", "query": "SELECT nr FROM quakes WHERE nr > :mark", "timeout": "300ms",
+        }))
+    }
+}
+
+#[tokio::test]
+async fn it_conforms() {
+    exercise(&mut Conforming::new(Server::sqlite())).await;
+}
+
+#[tokio::test]
+async fn slow_it_conforms_with_postgres() {
+    if missing(&[Peer::Postgres]) {
+        return;
+    }
+    exercise(&mut Conforming::new(Server::postgres())).await;
+}
+
+#[tokio::test]
+async fn slow_it_conforms_with_mariadb() {
+    if missing(&[Peer::Mariadb]) {
+        return;
+    }
+    exercise(&mut Conforming::new(Server::mariadb())).await;
 }

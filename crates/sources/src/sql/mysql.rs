@@ -7,7 +7,12 @@ use mysql_async::{
 use tokio::sync::Notify;
 use url::Url;
 
-use super::{BatchCounter, Database, QueryRequest, RowRead, Rows, SqlValue, bytes_cell, position_of, with_parameters};
+use super::{
+    database::Database,
+    rows::{BatchCounter, QueryRequest, RowRead, Rows, bytes_cell, position_of},
+    statement::with_parameters,
+    value::SqlValue,
+};
 use crate::{items::Cell, source::SourceError};
 
 /// A connection to MySQL or MariaDB.

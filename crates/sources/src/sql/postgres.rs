@@ -8,7 +8,7 @@ use serde::{
     de::{MapAccess, Visitor},
 };
 use serde_json::value::RawValue;
-use tocsin_delivery::{files::Files, tls};
+use tocsin_connect::{files::Files, tls};
 use tokio::{sync::Notify, task::JoinHandle};
 use tokio_postgres::{
     AsyncMessage, Client, Config,
@@ -17,7 +17,12 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 use url::Url;
 
-use super::{BatchCounter, Database, QueryRequest, RowRead, Rows, SqlValue, position_of, text_cell, with_parameters};
+use super::{
+    database::Database,
+    rows::{BatchCounter, QueryRequest, RowRead, Rows, position_of, text_cell},
+    statement::with_parameters,
+    value::SqlValue,
+};
 use crate::{items::Cell, source::SourceError};
 
 /// A connection to PostgreSQL. Encrypted if the server offers it; `sslmode=require` in the address enforces it.
@@ -105,9 +110,20 @@ fn source_error(error: tokio_postgres::Error) -> SourceError {
     match error.as_db_error() {
         Some(error) => SourceError::new("PostgreSQL", format!("{} ({})", error.message(), error.code().code())),
         None => match error.source() {
-            Some(cause) => SourceError::new("PostgreSQL", format!("{error}: {cause}")),
+            Some(cause) => SourceError::new("PostgreSQL", with_hint(format!("{error}: {cause}"))),
             None => SourceError::new("PostgreSQL", error),
         },
+    }
+}
+
+/// An error with advice, if the certificate of the server is not trusted.
+fn with_hint(error: String) -> String {
+    match error.contains("UnknownIssuer") {
+        true => format!(
+            "{error}; set `SSL_CERT_FILE` in the environment of the server to a file with this authority, or use \
+             `?sslmode=disable` in the address"
+        ),
+        false => error,
     }
 }
 
@@ -243,5 +259,49 @@ impl Database for Postgres {
 
     fn quoted(&self, name: &str) -> String {
         format!("\"{}\"", name.replace('"', "\"\""))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{
+        ServerConfig,
+        pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+    };
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_certificate_of_an_unknown_authority_has_advice() {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let names = vec!["127.0.0.1".to_owned()];
+        let certificate =
+            rcgen::CertificateParams::new(names).expect("names").self_signed(&key).expect("a certificate");
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("the provider supports the default versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .expect("a certificate");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let server = async {
+            let (mut connection, _) = listener.accept().await.expect("a client");
+            let mut request = [0; 8];
+            connection.read_exact(&mut request).await.expect("a request for encryption");
+            connection.write_all(b"S").await.expect("sent");
+            tokio_rustls::TlsAcceptor::from(Arc::new(config)).accept(connection).await.err()
+        };
+        let url = Url::parse(&format!("postgres://user@127.0.0.1:{port}/db")).expect("an address");
+        let client = Postgres::connect(&url, crate::testing::wait_timeout());
+        let (_, error) = tokio::join!(server, async { client.await.err().expect("the authority is unknown") });
+        for expected in ["UnknownIssuer", "`SSL_CERT_FILE`", "`?sslmode=disable`"] {
+            assert!(error.text.contains(expected), "{error}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use tocsin_delivery::SystemClock;
+use tocsin_connect::SystemClock;
 use tocsin_test_peers::{Peer, reserved_port, until, until_listening};
 
 use super::{Database, QueryRequest, SqlValue, connect};

@@ -11,8 +11,10 @@ use rusqlite::{
 use tokio::{sync::Notify, task::spawn_blocking};
 
 use super::{
-    BatchCounter, CELL_BYTES_MAX, Database, QueryRequest, RowRead, Rows, SqlValue, bytes_cell, position_of,
-    with_parameters,
+    database::Database,
+    rows::{BatchCounter, CELL_BYTES_MAX, QueryRequest, RowRead, Rows, bytes_cell, position_of},
+    statement::with_parameters,
+    value::SqlValue,
 };
 use crate::{
     items::Cell,

@@ -2,15 +2,14 @@ use std::sync::{Arc, atomic::AtomicU32};
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
+use tocsin_connect::{options::read, tls};
 
 use super::{HOOK, OK, Say, Script, Scripted, Silence};
 use crate::{
     channel::{Context, OpenChannel, Outgoing},
     conformance::{Subject, exercise},
     http::{options::HttpOptions, start},
-    options::read,
     testing::{channel, outgoing},
-    tls,
 };
 
 struct Conforming(Arc<Scripted>);

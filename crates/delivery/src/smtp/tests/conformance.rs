@@ -2,12 +2,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
+use tocsin_connect::options::read;
 
 use super::scripted_server::{Scripted, Silence, accept_all};
 use crate::{
     channel::{Context, OpenChannel, Outgoing},
     conformance::{Subject, exercise},
-    options::read,
     smtp::{options::SmtpOptions, start},
     testing::outgoing,
 };

@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde_json::json;
+use tocsin_connect::options::read;
 use tocsin_model::trace_context::TraceContext;
 use tocsin_test_peers::{Peer, missing};
 use tokio::sync::mpsc;
@@ -13,7 +14,6 @@ use tokio::sync::mpsc;
 use super::{OK, deliver, deliver_all, scripted_server::*, start};
 use crate::{
     channel::{Message, TracePosition},
-    options::read,
     smtp::options::SmtpOptions,
     testing::{content_of, context, message, multicast, outgoing, show},
     token_signer::Returned,

@@ -12,10 +12,11 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use tocsin_connect::tls::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 
-use crate::{smtp::session::Dial, tls::Stream};
+use crate::smtp::session::Dial;
 
 /// An action of the scripted server.
 #[derive(Clone, Copy)]

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    super::{
-        document::{Kind, Node, join},
-        shape::shown,
-    },
-    Builder, duration, integer, text,
+use super::super::{
+    document::{Kind, Node, join},
+    shape::shown,
 };
 use crate::{
     chronicle::{Calendar, Chronicle, Period, Window},
+    definition::build::{
+        builder::Builder,
+        nodes::{duration, integer, text},
+    },
     field::{FieldType, Fields},
     id::Name,
     problem::Code,

@@ -2,16 +2,17 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{
-    super::{
-        document::{Kind, Node, join},
-        shape::shown,
-    },
-    Builder, boolean, duration, name, text,
+use super::super::{
+    document::{Kind, Node, join},
+    shape::shown,
 };
 use crate::{
     collection::{
         BuiltIn, Collection, Combine, Conflicts, Direction, FIELDS_MAX, Identity, Process, Resolver, Share, Track,
+    },
+    definition::build::{
+        builder::Builder,
+        nodes::{boolean, duration, name, text},
     },
     field::{FieldType, Fields},
     id::Name,

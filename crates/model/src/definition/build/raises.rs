@@ -2,16 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    super::{
-        document::{Kind, Node, join},
-        shape::shown,
-    },
-    Builder, name,
+use super::super::{
+    document::{Kind, Node, join},
+    shape::shown,
 };
 use crate::{
     application::{Application, due_class, row_source},
     collection::{ChangeKind, Collection, Raise, RaisedFieldSource},
+    definition::build::{builder::Builder, nodes::name},
     field::{FieldType, Fields},
     id::Name,
     problem::{Code, Problem, closest},

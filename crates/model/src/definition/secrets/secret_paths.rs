@@ -1,5 +1,5 @@
-//! The tables of options that hold secrets. The caller gives that of channels; a new kind or step with a secret is a
-//! line here.
+//! The tables of options that hold secrets. The caller gives those of channels and sources; a new step with a secret is
+//! a line here.
 
 use super::{
     super::document::{Node, join},
@@ -25,10 +25,15 @@ pub enum SecretShape {
 /// An option of a protocol, a kind or a step, and how much of it is secret.
 pub type Row = (&'static str, &'static str, SecretShape);
 
-/// The secret options of all protocols of channels: protocol, path of the option (`options.servers.password`, without
-/// list indexes), and how much of it is secret.
+/// The secret options of all protocols of channels and all kinds of sources: protocol or kind, path of the option
+/// (`options.servers.password`, without list indexes), and how much of it is secret.
 #[derive(Debug, Clone, Copy)]
-pub struct ChannelSecrets(pub &'static [Row]);
+pub struct OptionSecrets {
+    /// The rows of channels.
+    pub channels: &'static [Row],
+    /// The rows of sources, and of receive locations.
+    pub sources: &'static [Row],
+}
 
 /// The shape of header fields: all but those that are known to be harmless.
 pub const HEADERS: SecretShape = SecretShape::Except(&[
@@ -42,16 +47,6 @@ pub const HEADERS: SecretShape = SecretShape::Except(&[
     "priority",
     "user-agent",
 ]);
-static SOURCES: [Row; 8] = [
-    ("poll", "options.headers", HEADERS),
-    ("feed", "options.headers", HEADERS),
-    ("nats", "options.token", SecretShape::Whole),
-    ("nats", "options.password", SecretShape::Whole),
-    ("kafka", "options.password", SecretShape::Whole),
-    ("mqtt", "options.password", SecretShape::Whole),
-    ("mail", "options.password", SecretShape::Whole),
-    ("process", "options.environment", SecretShape::Whole),
-];
 static PORTS: [Row; 8] = [
     ("http", "options.secret", SecretShape::Whole),
     ("http", "options.headers", HEADERS),
@@ -66,14 +61,25 @@ static PORTS: [Row; 8] = [
 /// The key of a receive port's locations; each has a kind.
 const LOCATIONS: &str = "locations";
 
-/// A section of a definition, the key that selects the rows for an entry, and those rows.
-pub(super) type Section = (&'static str, &'static str, &'static [Row]);
+/// A section of a definition that holds secrets.
+#[derive(Clone, Copy)]
+pub(super) struct Section {
+    name: &'static str,
+    /// The key that selects the rows for an entry.
+    key: &'static str,
+    rows: &'static [Row],
+    /// The rows of receive locations.
+    locations: &'static [Row],
+}
 
 /// The sections of a definition that hold secrets.
-pub(super) fn sections(language: Language, channels: ChannelSecrets) -> [Section; 2] {
+pub(super) fn sections(language: Language, options: OptionSecrets) -> [Section; 2] {
+    let section = |name, key, rows| Section { name, key, rows, locations: options.sources };
     match language {
-        Language::Application => [("channels", "protocol", channels.0), ("sources", "kind", &SOURCES)],
-        Language::Exchange => [("receive", "protocol", &PORTS), ("send", "protocol", &PORTS)],
+        Language::Application => {
+            [section("channels", "protocol", options.channels), section("sources", "kind", options.sources)]
+        }
+        Language::Exchange => [section("receive", "protocol", &PORTS), section("send", "protocol", &PORTS)],
     }
 }
 
@@ -82,12 +88,13 @@ pub(super) fn roots(
     sections: impl IntoIterator<Item = Section>,
     root: &Node,
 ) -> impl Iterator<Item = (String, &Node, SecretPath)> {
-    let of = move |(section, key, rows): Section| {
-        let entries = root.get(section).map_or(&[][..], Node::entries).iter();
+    let of = move |section: Section| {
+        let entries = root.get(section.name).map_or(&[][..], Node::entries).iter();
         entries.map(move |entry| {
-            let of = entry.value.get(key).and_then(Node::text).unwrap_or_default().to_owned();
-            let place = SecretPath { rows, of, option: String::new(), form: SecretShape::Addresses };
-            (join(section, &entry.key), &entry.value, place)
+            let of = entry.value.get(section.key).and_then(Node::text).unwrap_or_default().to_owned();
+            let Section { name, rows, locations, .. } = section;
+            let place = SecretPath { rows, locations, of, option: String::new(), form: SecretShape::Addresses };
+            (join(name, &entry.key), &entry.value, place)
         })
     };
     sections.into_iter().flat_map(of)
@@ -96,6 +103,8 @@ pub(super) fn roots(
 /// A path below a channel, a source or a port.
 pub(super) struct SecretPath {
     rows: &'static [Row],
+    /// The rows of receive locations.
+    locations: &'static [Row],
     /// The protocol or kind.
     of: String,
     /// The option's keys, without list indexes.
@@ -118,7 +127,8 @@ impl SecretPath {
     pub fn below(&self, key: &str, node: &Node) -> SecretPath {
         if self.option == LOCATIONS {
             let of = node.get("kind").and_then(Node::text).unwrap_or_default().to_owned();
-            return SecretPath { rows: &SOURCES, of, option: String::new(), form: SecretShape::Addresses };
+            let (rows, form) = (self.locations, SecretShape::Addresses);
+            return SecretPath { rows, locations: &[], of, option: String::new(), form };
         }
         let option = join(&self.option, key);
         let row = self.rows.iter().find(|(of, path, _)| *path == option && self.may_be(of));
@@ -131,7 +141,7 @@ impl SecretPath {
             (None, SecretShape::Except(_)) => SecretShape::Value,
             (None, form) => form,
         };
-        SecretPath { rows: self.rows, of: self.of.clone(), option, form }
+        SecretPath { rows: self.rows, locations: self.locations, of: self.of.clone(), option, form }
     }
 
     /// Whether the protocol or kind matches; a variable matches any.

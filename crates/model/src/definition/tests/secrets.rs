@@ -1,25 +1,34 @@
 //! Masked secrets in definitions, and their restoration.
 
-use super::super::secrets::{self, ChannelSecrets, HEADERS, Language, MASK, SecretShape, channel_masks};
+use super::super::secrets::{self, HEADERS, Language, MASK, OptionSecrets, SecretShape, masks};
 use super::*;
 
-/// Some rows of the table of protocols.
-const CHANNELS: ChannelSecrets = ChannelSecrets(&[
-    ("smtp", "options.password", SecretShape::Whole),
-    ("smtp", "options.servers.password", SecretShape::Whole),
-    ("smtp", "options.dkim.key", SecretShape::Whole),
-    ("http", "options.password", SecretShape::Whole),
-    ("http", "options.headers", HEADERS),
-    ("http", "options.with", SecretShape::Except(&["account"])),
-    ("http", "options.body", SecretShape::Named),
-]);
+/// Some rows of the tables of protocols and kinds.
+const OPTIONS: OptionSecrets = OptionSecrets {
+    channels: &[
+        ("smtp", "options.password", SecretShape::Whole),
+        ("smtp", "options.servers.password", SecretShape::Whole),
+        ("smtp", "options.dkim.key", SecretShape::Whole),
+        ("http", "options.password", SecretShape::Whole),
+        ("http", "options.headers", HEADERS),
+        ("http", "options.with", SecretShape::Except(&["account"])),
+        ("http", "options.body", SecretShape::Named),
+    ],
+    sources: &[
+        ("nats", "options.token", SecretShape::Whole),
+        ("nats", "options.password", SecretShape::Whole),
+        ("mqtt", "options.password", SecretShape::Whole),
+        ("poll", "options.headers", HEADERS),
+        ("process", "options.environment", SecretShape::Whole),
+    ],
+};
 
 fn redact(language: Language, text: &str) -> String {
-    secrets::redact(language, text, CHANNELS)
+    secrets::redact(language, text, OPTIONS)
 }
 
 fn restore(language: Language, text: &str, stored: &[&str]) -> String {
-    secrets::restore(language, text, stored, CHANNELS)
+    secrets::restore(language, text, stored, OPTIONS)
 }
 
 const MAIL: &str = r#"application: shop # of ours
@@ -190,10 +199,8 @@ fn a_mask_with_nothing_behind_it_is_a_problem() {
     let shown = redact(Language::Application, MAIL);
     let elsewhere = shown.replace("  mail:", "  post:").replace("kind: nats", "kind: mqtt");
     let restored = restore(Language::Application, &elsewhere, &[MAIL]);
-    let mut problems = channel_masks(&restored, CHANNELS);
-    problems.extend(read(&restored, &|_| Some("x".to_owned())).expect_err("masks"));
-    let paths: Vec<&str> =
-        problems.iter().filter(|problem| problem.message.contains(MASK)).map(|problem| problem.path.as_str()).collect();
+    let problems = masks(Language::Application, &restored, OPTIONS);
+    let paths: Vec<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
     assert_eq!(
         paths,
         [
@@ -210,8 +217,9 @@ fn a_mask_with_nothing_behind_it_is_a_problem() {
         9:17: channels.post.options.password: holds `***`, the mask of a stored secret, but no secret is stored here; give the secret, or better take it from the environment: `${NAME}`"#]]
     .assert_eq(&first.to_string());
     let exchange = restore(Language::Exchange, &redact(Language::Exchange, EXCHANGE), &[]);
-    let problems = read_exchange(&exchange, &|_| Some("x".to_owned())).expect_err("masks");
-    assert_eq!(problems.iter().filter(|problem| problem.message.contains(MASK)).count(), 7, "{problems:?}");
+    let problems = masks(Language::Exchange, &exchange, OPTIONS);
+    assert!(problems.iter().all(|problem| problem.message.contains(MASK)), "{problems:?}");
+    assert_eq!(problems.len(), 7, "{problems:?}");
     // A secret is not restored into an entry of another kind.
     let elsewhere = redact(Language::Exchange, EXCHANGE).replace("kind: nats", "kind: mqtt");
     let restored = restore(Language::Exchange, &elsewhere, &[EXCHANGE]);

@@ -25,8 +25,7 @@ use tocsin_model::{
 };
 use tokio::{io::AsyncWriteExt, sync::Semaphore, time::timeout};
 
-use super::{command, program::Program};
-use crate::programs::Programs;
+use super::{command, policy::Programs, running::Program};
 
 /// Most programs that run at the same time for one step.
 const PROGRAMS_MAX: usize = 4;

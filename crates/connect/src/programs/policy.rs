@@ -1,9 +1,9 @@
-//! Program policy of channels. A definition may come over the network from any holder of a key. So a program is
-//! started only if the operator of the machine has allowed it or its folder.
+//! Program policy. A definition may come over the network from any holder of a key. So a program is started only if the
+//! operator of the machine has allowed it or its folder.
 
 use std::path::{Path, PathBuf};
 
-/// The programs that channels may start; none by default.
+/// The programs that may be started; none by default.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Programs {
     /// Programs, and folders whose programs may be started.

@@ -1,21 +1,73 @@
 //! TLS configuration: trust anchors are the system's certificates and those in a file that the operator names.
 //! Verification cannot be disabled.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rustls::{
     ClientConfig, ConfigBuilder, RootCertStore, ServerConfig,
     client::WantsClientCert,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
+use schemars::JsonSchema;
+use serde::Deserialize;
 use tocsin_model::problem::{Code, Problem};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::files::Files;
 
 /// A connection, encrypted or not.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Options of connections that may be encrypted.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TlsOptions {
+    /// Whether connections are encrypted.
+    #[serde(rename = "tls")]
+    pub is_required: bool,
+    /// Certificates.
+    #[serde(flatten)]
+    pub certificates: CertificateOptions,
+}
+
+/// Options with the certificates of a client.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct CertificateOptions {
+    /// A file of additional certificates to trust, in PEM form.
+    pub ca_file: Option<PathBuf>,
+    /// A file with the client certificate and the intermediate ones, in PEM form, for servers that request one.
+    pub certificate_file: Option<PathBuf>,
+    /// A file with the private key of the certificate, in PEM form.
+    pub key_file: Option<PathBuf>,
+}
+
+impl CertificateOptions {
+    /// Every problem of these options.
+    pub fn problems(&self) -> Vec<Problem> {
+        let (path, text) = match (&self.certificate_file, &self.key_file) {
+            (Some(_), None) => ("key_file", "a certificate needs its private key"),
+            (None, Some(_)) => ("certificate_file", "a private key needs its certificate"),
+            _ => return Vec::new(),
+        };
+        vec![Problem::new(Code::MissingCounterpart, path, text)]
+    }
+
+    /// The configuration of a client, with its certificate if there is one.
+    ///
+    /// # Errors
+    /// One of the files cannot be used.
+    pub fn client_config(&self, files: &Files) -> Result<Arc<ClientConfig>, Problem> {
+        match (&self.certificate_file, &self.key_file) {
+            (Some(certificate), Some(key)) => trust_and_prove(files, self.ca_file.as_deref(), certificate, key),
+            _ => client_config(files, self.ca_file.as_deref(), "ca_file"),
+        }
+    }
+}
 
 /// TLS client configuration that verifies the server. `path` names the option `ca_file` in problems.
 ///
@@ -100,7 +152,7 @@ fn verifier(
 }
 
 /// Advice for an operator about a failed TLS handshake.
-pub(crate) fn handshake_hint(error: &str) -> &'static str {
+pub fn handshake_hint(error: &str) -> &'static str {
     match error.contains("CaUsedAsEndEntity") {
         true => {
             "the certificate of the server is that of an authority (`CA:TRUE`, RFC 5280, 4.2.1.9); a server needs one with \
@@ -113,6 +165,23 @@ pub(crate) fn handshake_hint(error: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_certificate_has_its_key() {
+        let check = |certificate_file: Option<&str>, key_file: Option<&str>, expected: &str| {
+            let options = CertificateOptions {
+                ca_file: None,
+                certificate_file: certificate_file.map(PathBuf::from),
+                key_file: key_file.map(PathBuf::from),
+            };
+            let shown: Vec<String> = options.problems().iter().map(ToString::to_string).collect();
+            assert_eq!(shown.join("\n"), expected);
+        };
+        check(None, None, "");
+        check(Some("/c.pem"), Some("/k.pem"), "");
+        check(Some("/c.pem"), None, "key_file: a certificate needs its private key");
+        check(None, Some("/k.pem"), "certificate_file: a private key needs its certificate");
+    }
 
     #[test]
     fn a_certificate_of_an_authority_is_called_so() {

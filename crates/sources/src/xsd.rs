@@ -14,7 +14,7 @@ use tocsin_model::{
     problem::{Code, Problem},
 };
 
-use super::{Element, Format, Item, Layout, Xml};
+use crate::items::{Element, Format, Item, Layout, Xml};
 
 /// Deepest chain of declarations.
 const DEPTH_MAX: usize = 16;

@@ -10,6 +10,9 @@ use tocsin_model::problem::{Code, Problem, closest};
 /// Options of a protocol. Every field has a default, so that each can be checked alone; `problems` reports missing
 /// options and invalid combinations.
 pub trait Options: DeserializeOwned + JsonSchema {
+    /// Former names of options, each with its name now. Definitions may use either.
+    const RENAMED: &'static [(&'static str, &'static str)] = &[];
+
     /// Problems of the options as a whole; paths are relative: `host`.
     fn problems(&self) -> Vec<Problem>;
 }
@@ -28,9 +31,15 @@ pub fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result<T, Vec
         .map(String::as_str)
         .collect();
     let (mut good, mut problems) = (Map::new(), Vec::new());
-    for (key, value) in given {
-        let at = join(path, key);
-        if !known.contains(&key.as_str()) {
+    for (written, value) in given {
+        let at = join(path, written);
+        let key = T::RENAMED.iter().find(|(former, _)| former == written).map_or(written.as_str(), |(_, name)| name);
+        if key != written && given.contains_key(key) {
+            let problem = Problem::new(Code::ConflictingMembers, at, format!("is the former name of `{key}`"));
+            problems.push(problem.hint(format!("give `{key}` alone")));
+            continue;
+        }
+        if !known.contains(&key) {
             let problem = Problem::new(Code::UnknownMember, at, format!("`{key}` is not an option here"))
                 .known(key, known.iter().copied());
             problems.push(match closest(key, known.iter().copied()) {
@@ -39,10 +48,10 @@ pub fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result<T, Vec
             });
             continue;
         }
-        let alone = Map::from_iter([(key.clone(), value.clone())]);
+        let alone = Map::from_iter([(key.to_owned(), value.clone())]);
         match (serde_json::from_value::<T>(Value::Object(alone)), unquoted(value)) {
-            (Ok(_), _) => drop(good.insert(key.clone(), value.clone())),
-            (Err(_), Some(plain)) if is_readable::<T>(key, &plain) => drop(good.insert(key.clone(), plain)),
+            (Ok(_), _) => drop(good.insert(key.to_owned(), value.clone())),
+            (Err(_), Some(plain)) if is_readable::<T>(key, &plain) => drop(good.insert(key.to_owned(), plain)),
             (Err(error), _) => {
                 let text = error.to_string();
                 let code = if text.starts_with("unknown variant") { Code::UnknownValue } else { Code::WrongType };
@@ -55,10 +64,19 @@ pub fn read<T: Options>(given: &Map<String, Value>, path: &str) -> Result<T, Vec
         .map_err(|error| vec![Problem::new(Code::WrongType, path, error.to_string())])?;
     // A value that could not be read is not also reported as missing.
     problems.extend(options.problems().into_iter().filter_map(|mut problem| {
-        problem.path = join(path, &problem.path);
+        problem.path = join(path, &as_written::<T>(&problem.path, given));
         (!wrong.contains(&problem.path)).then_some(problem)
     }));
     if problems.is_empty() { Ok(options) } else { Err(problems) }
+}
+
+/// The path of a problem in options that may use a former name.
+fn as_written<T: Options>(path: &str, given: &Map<String, Value>) -> String {
+    let renamed = T::RENAMED.iter().find_map(|(former, name)| {
+        let rest = path.strip_prefix(name).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))?;
+        given.contains_key(*former).then(|| format!("{former}{rest}"))
+    });
+    renamed.unwrap_or_else(|| path.to_owned())
 }
 
 /// The number or truth value in a quoted text: `"${SMTP_PORT}"` is a text in YAML even if the variable holds a
@@ -173,6 +191,41 @@ mod tests {
             let problems = given(serde_json::json!({"port": wrong})).expect_err(wrong);
             assert_eq!(problems[0].path, "options.port", "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_former_name_is_still_read() {
+        #[derive(Debug, Default, PartialEq, Deserialize, JsonSchema)]
+        #[serde(default)]
+        struct TestOptions {
+            servers: Vec<String>,
+        }
+        impl Options for TestOptions {
+            const RENAMED: &'static [(&'static str, &'static str)] = &[("brokers", "servers")];
+
+            fn problems(&self) -> Vec<Problem> {
+                let is_empty = |(at, server): (usize, &String)| {
+                    server.is_empty().then(|| Problem::new(Code::Required, format!("servers[{at}]"), "is empty"))
+                };
+                self.servers.iter().enumerate().filter_map(is_empty).collect()
+            }
+        }
+        let check = |value: Value, expected: &str| {
+            let shown = match read::<TestOptions>(value.as_object().expect("an object"), "options") {
+                Ok(options) => options.servers.join(" "),
+                Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+            };
+            assert_eq!(shown, expected, "{value}");
+        };
+        check(serde_json::json!({"servers": ["a", "b"]}), "a b");
+        check(serde_json::json!({"brokers": ["a", "b"]}), "a b");
+        check(serde_json::json!({"servers": ["a", ""]}), "options.servers[1]: is empty");
+        // A problem is reported at the name that the definition uses.
+        check(serde_json::json!({"brokers": ["a", ""]}), "options.brokers[1]: is empty");
+        check(
+            serde_json::json!({"brokers": ["a"], "servers": ["b"]}),
+            "options.brokers: is the former name of `servers`; give `servers` alone",
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Trace spans of delivery steps, for distributed tracing.
+//! Trace spans, for distributed tracing.
 //!
 //! A span's id is derived from its trace and its subject. A step that is repeated after a crash reports the same span
 //! again, and steps only pass on the trace position. Reporting never waits: spans that exceed the listener's buffer

@@ -1,3 +1,5 @@
+//! A running program: lines on its standard input and output.
+
 use std::{collections::BTreeMap, io, path::Path, process::Stdio, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
@@ -11,7 +13,7 @@ use tokio::{
 };
 
 /// Longest line of an answer; longer lines are split, and the pieces are not valid answers.
-pub(super) const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+pub const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 /// Longest line of standard error.
 const COMPLAINT_BYTES_MAX: u64 = 64 * 1024;
 /// Most lines that are read ahead.
@@ -20,7 +22,7 @@ const LINES_AHEAD: usize = 256;
 const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A running program.
-pub(super) struct Program {
+pub struct Program {
     child: Child,
     /// Standard input; none once it was closed.
     pub input: Option<ChildStdin>,
@@ -31,23 +33,20 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Starts a program in its own process group, so that Ctrl-C in the server's terminal does not reach it. Its
-    /// lines are read up to `line_bytes_max`.
+    /// Starts a program, whose lines are read up to `line_bytes_max`. `owner` is the channel or step that it runs for,
+    /// for the log.
     ///
     /// # Errors
     /// The operating system's.
     pub fn start(
-        channel: &Name,
+        owner: &Name,
         path: &Path,
         arguments: &[String],
         environment: &BTreeMap<String, String>,
         folder: &Path,
         line_bytes_max: u64,
     ) -> io::Result<Program> {
-        let mut command = Command::new(path);
-        command.args(arguments).current_dir(folder).process_group(0).kill_on_drop(true);
-        command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path))).envs(environment);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let mut child = prepared_command(path, arguments, environment, folder).spawn()?;
         let input = child.stdin.take();
         let output = child.stdout.take().expect("it is piped");
         let errors = child.stderr.take().expect("it is piped");
@@ -62,13 +61,13 @@ impl Program {
             }
         });
         let last_words = Arc::new(Mutex::new(String::new()));
-        let (words, channel) = (last_words.clone(), channel.clone());
+        let (words, owner) = (last_words.clone(), owner.clone());
         let complaints = tokio::spawn(async move {
             let mut reader = BufReader::new(errors);
             while let Some(line) = next_line(&mut reader, COMPLAINT_BYTES_MAX).await {
                 let text: String =
                     String::from_utf8_lossy(&line[..line.len().min(2_000)]).trim().chars().take(500).collect();
-                tracing::info!(%channel, "the program says: {}", text.escape_debug());
+                tracing::info!(%owner, "the program says: {}", text.escape_debug());
                 *words.lock() = text;
             }
         });
@@ -92,6 +91,21 @@ impl Program {
             words => format!("{status}; its last words: {words}"),
         }
     }
+}
+
+/// A program to start, with pipes. It is in its own process group, so that Ctrl-C in the server's terminal does not
+/// reach it, has no variables of the server but `PATH`, and is killed when its handle is dropped.
+pub fn prepared_command(
+    path: &Path,
+    arguments: &[String],
+    environment: &BTreeMap<String, String>,
+    folder: &Path,
+) -> Command {
+    let mut command = Command::new(path);
+    command.args(arguments).current_dir(folder).process_group(0).kill_on_drop(true);
+    command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path))).envs(environment);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 /// The next line, without its end; `None` at the end of the output.
