@@ -18,6 +18,7 @@ const EVALUATED: &[(Method, &str)] = &[
     (Method::PUT, "/v1/applications/{application}/collections/{collection}/rows/{id}"),
     (Method::PATCH, "/v1/applications/{application}/collections/{collection}/rows/{id}"),
     (Method::DELETE, "/v1/applications/{application}/collections/{collection}/rows/{id}"),
+    (Method::PUT, "/v1/exchanges/{exchange}"),
     (Method::PUT, "/v1/segments/{name}"),
     (Method::DELETE, "/v1/segments/{name}"),
     (Method::PUT, "/v1/subscribers/{id}"),

@@ -14,14 +14,9 @@ use axum::{
     response::Response,
 };
 use hyper::body::{Frame, SizeHint};
-use tocsin_service::{Caller, CredentialEnd, ServiceError};
+use tocsin_service::{Caller, ServiceError};
 
-use crate::{App, problems::Failure};
-
-/// The key of the request became invalid during the request.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", ServiceError::from(*.0))]
-pub(crate) struct CredentialEnded(pub(crate) CredentialEnd);
+use crate::{app::App, body_errors::CredentialEnded, problems::Failure};
 
 /// Extension that marks responses which end with the caller's key and say so themselves.
 #[derive(Clone)]

@@ -13,13 +13,33 @@ use utoipa::{
     },
 };
 
-use crate::problems::{DOCUMENT_CODES, KINDS};
+use crate::problems::codes::{DOCUMENT_CODES, KINDS};
 
 /// Code of a problem document.
 pub(crate) struct ProblemCode;
 
 /// Code of one of the `problems` of a document.
 pub(crate) struct ProblemItemCode;
+
+/// One thing that is wrong with the content.
+#[derive(ToSchema)]
+#[allow(dead_code)]
+pub(crate) struct ProblemItem {
+    /// Machine-readable code, which never changes its meaning.
+    code: ProblemItemCode,
+    /// Dotted path of the value; empty for the whole body.
+    path: String,
+    /// Line, from 1.
+    line: Option<u32>,
+    /// Column, from 1.
+    column: Option<u32>,
+    /// Error text.
+    message: String,
+    /// Parameters of the message, such as `limit`.
+    params: Option<std::collections::BTreeMap<String, serde_json::Value>>,
+    /// Suggested fix.
+    hint: Option<String>,
+}
 
 impl PartialSchema for ProblemCode {
     fn schema() -> RefOr<Schema> {

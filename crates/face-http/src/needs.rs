@@ -28,7 +28,7 @@ use tocsin_service::{
 use utoipa::openapi::{path::Operation, security::SecurityRequirement};
 
 use crate::{
-    State,
+    app::State,
     credential::{bind_request, bind_response},
     problems::Failure,
     rate_limits::{Left, Partition, address},
@@ -359,8 +359,18 @@ async fn admit(
             return bind_response(&state, &caller, response);
         }
         Ok(None) => {}
-        Err(error) if scim::is_scim_path(request.uri().path()) => return scim::refused(error),
-        Err(error) => return Failure::from(error).into_response(),
+        Err(error) => {
+            // A body that is still to arrive is not read: the connection ends after the response (RFC 9112, 9.6).
+            let ends = matches!(error, ServiceError::Unauthenticated(..)) && !request.body().is_end_stream();
+            let mut response = match scim::is_scim_path(request.uri().path()) {
+                true => scim::refused(error),
+                false => Failure::from(error).into_response(),
+            };
+            if ends {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            return response;
+        }
     }
     next.run(request).await
 }

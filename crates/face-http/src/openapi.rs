@@ -1,72 +1,19 @@
 //! The description of the API in OpenAPI 3.1, made from the routes, and an explorer that needs no network.
 
+pub(crate) mod base; // title, tags, security schemes
+
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use crate::{
     needs,
-    problems::{KINDS, Kind},
+    problems::codes::{KINDS, Kind},
     routes,
 };
 use axum::{body::Bytes, http::Method};
-use utoipa::{
-    Modify, OpenApi,
-    openapi::{
-        Content, Header, ObjectBuilder, Ref, RefOr, Response, Schema, Type,
-        path::{Operation, Parameter, ParameterIn},
-        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
-    },
+use utoipa::openapi::{
+    Content, Header, ObjectBuilder, Ref, RefOr, Response, Schema, Type,
+    path::{Operation, Parameter, ParameterIn},
 };
-
-#[derive(OpenApi)]
-#[openapi(
-    info(
-        title = "Tocsin",
-        description = "Notification platform: applications, subscribers, subscriptions, events and deliveries.\n\nEvery error is a problem of RFC 9457, whose `type` is the address of a page that explains it.",
-        license(name = "Apache-2.0", identifier = "Apache-2.0")
-    ),
-    modifiers(&Keys),
-    security(("key" = [])),
-    tags(
-        (name = "applications", description = "What a deployment does: definitions, versioned"),
-        (name = "events", description = "What happened"),
-        (name = "subscribers", description = "Recipients and their devices"),
-        (name = "scim", description = "SCIM 2.0: the same subscribers, and groups, for provisioning clients. Errors have the form of RFC 7644"),
-        (name = "segments", description = "Some of the subscribers, by a saved filter"),
-        (name = "subscriptions", description = "What they care about"),
-        (name = "suppressions", description = "Suppressed addresses and devices: bounces, complaints, manual entries"),
-        (name = "import and export", description = "Many of them, as streams of lines"),
-        (name = "exchanges", description = "What systems say to each other: ports, messages, replies"),
-        (name = "operations", description = "What became of it"),
-        (name = "inbox", description = "What subscribers find when they look. Each route takes an API key, or an inbox token of the subscriber as `Bearer` or `?token=`"),
-        (name = "sync", description = "Rows that devices keep replicas of. Sessions take the token of a device, all else an API key"),
-        (name = "keys", description = "Who may do what"),
-        (name = "health", description = "Whether it lives and serves; these need no key"),
-    )
-)]
-struct Base;
-
-struct Keys;
-
-impl Modify for Keys {
-    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
-        let components = document.components.get_or_insert_default();
-        let scheme = HttpBuilder::new()
-            .scheme(HttpAuthScheme::Bearer)
-            .description(Some("An API key: `tocsin_<id>_<secret>`; the scopes of a requirement are those it needs"));
-        components.add_security_scheme("key", SecurityScheme::Http(scheme.build()));
-        for (name, about) in [
-            ("inbox_token", "A token for the inbox of one subscriber"),
-            ("device", "The token of a device that keeps a replica"),
-        ] {
-            let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(about));
-            components.add_security_scheme(name, SecurityScheme::Http(scheme.build()));
-        }
-    }
-}
-
-pub(crate) fn base() -> utoipa::openapi::OpenApi {
-    Base::openapi()
-}
 
 /// The description of the API, as pretty JSON: what `docs/reference/openapi.json` holds.
 pub fn document() -> String {
@@ -225,14 +172,4 @@ pub(crate) fn text() -> Bytes {
     static TEXT: LazyLock<Bytes> =
         LazyLock::new(|| described().to_json().expect("a description is always JSON").into());
     TEXT.clone()
-}
-
-/// A file of the explorer by its name, with its media type.
-pub(crate) fn explorer(name: &str) -> Option<(&'static str, &'static str)> {
-    Some(match name {
-        "" => ("text/html; charset=utf-8", include_str!("../assets/explorer.html")),
-        "explorer.css" => ("text/css; charset=utf-8", include_str!("../assets/explorer.css")),
-        "explorer.js" => ("text/javascript; charset=utf-8", include_str!("../assets/explorer.js")),
-        _ => return None,
-    })
 }

@@ -10,7 +10,7 @@ use axum::{
     middleware::Next,
 };
 
-use crate::{State, needs::needs};
+use crate::{app::State, needs::needs};
 
 /// Lifetime of a preflight response, in seconds.
 const ASKED_AGAIN: &str = "600";

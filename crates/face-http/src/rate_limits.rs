@@ -1,49 +1,14 @@
 //! Rate limits of callers, by the generic cell rate algorithm (GCRA, ITU-T I.371). Each key has its own limit, so that
 //! a busy caller delays no other. Requests without a valid key count for their address.
 
-use std::{
-    net::IpAddr,
-    num::NonZeroU32,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use axum::{
     extract::Request,
     http::{HeaderMap, HeaderName, HeaderValue},
 };
-use governor::{
-    Quota, RateLimiter,
-    clock::{Clock, MonotonicClock},
-    middleware::StateInformationMiddleware,
-    state::keyed::DashMapStateStore,
-};
+use tocsin_pace::rate_limit::{Clock, KeyedRateLimiter, MonotonicClock, RateLimit};
 use tocsin_service::{Caller, ServiceError};
-
-/// Maximum callers with their own rate; further ones share one.
-const CALLERS_KEPT: usize = 100_000;
-/// Number of requests after which idle callers are removed.
-const FORGET_EVERY: u32 = 65_536;
-
-/// Maximum request rate of a caller: `per_second`, and a burst of `burst` after a pause.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RateLimit {
-    /// Requests a second in the long run.
-    pub per_second: NonZeroU32,
-    /// Requests at once.
-    pub burst: NonZeroU32,
-}
-
-impl RateLimit {
-    /// A limit in requests per second, with a burst in seconds; 0: no limit.
-    pub fn new(per_second: u32, burst_seconds: u32) -> Option<RateLimit> {
-        let per_second = NonZeroU32::new(per_second)?;
-        Some(RateLimit { per_second, burst: per_second.saturating_mul(NonZeroU32::new(burst_seconds.max(1))?) })
-    }
-}
 
 /// Address of the client, as counted by the limits.
 #[derive(Debug, Clone, Copy)]
@@ -60,8 +25,8 @@ pub(crate) enum Partition {
     Subscriber(u64),
     /// A request without a valid key.
     Address(IpAddr),
-    /// All callers beyond [`CALLERS_KEPT`].
-    Others,
+    /// A request without a valid key whose address is unknown.
+    Unknown,
 }
 
 impl Partition {
@@ -73,19 +38,15 @@ impl Partition {
     fn word(&self) -> &'static str {
         match self {
             Partition::Key(_) | Partition::Device(_) | Partition::Subscriber(_) => "key",
-            Partition::Address(_) | Partition::Others => "address",
+            Partition::Address(_) | Partition::Unknown => "address",
         }
     }
 }
 
-type Limiter<C> = RateLimiter<Partition, DashMapStateStore<Partition>, C, StateInformationMiddleware>;
-
 /// The rates of all callers.
 pub(crate) struct RateLimits<C: Clock = MonotonicClock> {
-    clock: C,
-    keys: Option<(RateLimit, Limiter<C>)>,
-    addresses: Option<(RateLimit, Limiter<C>)>,
-    requests: AtomicU32,
+    keys: Option<KeyedRateLimiter<Partition, C>>,
+    addresses: Option<KeyedRateLimiter<Partition, C>>,
 }
 
 /// Remaining quota after a request, for its response.
@@ -106,38 +67,21 @@ impl RateLimits {
 
 impl<C: Clock + Clone> RateLimits<C> {
     fn with_clock(keys: Option<RateLimit>, addresses: Option<RateLimit>, clock: C) -> RateLimits<C> {
-        let limiter = |limit: RateLimit| {
-            let quota = Quota::per_second(limit.per_second).allow_burst(limit.burst);
-            (limit, Limiter::<C>::new(quota, DashMapStateStore::default(), clock.clone()))
-        };
-        RateLimits {
-            keys: keys.map(limiter),
-            addresses: addresses.map(limiter),
-            requests: AtomicU32::new(0),
-            clock: clock.clone(),
-        }
+        let limiter = |limit| KeyedRateLimiter::with_clock(limit, clock.clone());
+        RateLimits { keys: keys.map(limiter), addresses: addresses.map(limiter) }
     }
 
     /// Counts a request. `None`: there is no limit.
     pub(crate) fn count(&self, partition: Partition) -> Option<Left> {
         let policy = partition.word();
         let of = if policy == "key" { &self.keys } else { &self.addresses };
-        let (limit, limiter) = of.as_ref()?;
-        let mut partition = partition;
-        if limiter.len() >= CALLERS_KEPT {
-            limiter.retain_recent();
-            if limiter.len() >= CALLERS_KEPT {
-                partition = Partition::Others;
-            }
-        } else if self.requests.fetch_add(1, Ordering::Relaxed) % FORGET_EVERY == FORGET_EVERY - 1 {
-            limiter.retain_recent();
-        }
-        let left = |remaining, wait| Left { policy, limit: *limit, remaining, wait };
-        Some(match limiter.check_key(&partition) {
-            Ok(snapshot) => left(snapshot.remaining_burst_capacity(), None),
-            Err(until) => {
+        let limiter = of.as_ref()?;
+        let left = |remaining, wait| Left { policy, limit: limiter.limit(), remaining, wait };
+        Some(match limiter.count(partition) {
+            Ok(remaining) => left(remaining, None),
+            Err(wait) => {
                 metrics::counter!("tocsin_http_rate_limited_total", "by" => policy).increment(1);
-                left(0, Some(until.wait_time_from(self.clock.now())))
+                left(0, Some(wait))
             }
         })
     }
@@ -179,12 +123,12 @@ impl Left {
 
 /// The address that a request came from.
 pub(crate) fn address(request: &Request) -> Partition {
-    request.extensions().get::<Peer>().map_or(Partition::Others, |peer| Partition::Address(peer.0))
+    request.extensions().get::<Peer>().map_or(Partition::Unknown, |peer| Partition::Address(peer.0))
 }
 
 #[cfg(test)]
 mod tests {
-    use governor::clock::FakeRelativeClock;
+    use tocsin_pace::rate_limit::{FakeRelativeClock, KEYS_MAX};
 
     use super::*;
 
@@ -252,7 +196,7 @@ mod tests {
         let clock = FakeRelativeClock::default();
         let limits = RateLimits::with_clock(None, RateLimit::new(1, 1), clock.clone());
         let address = |number: u32| Partition::Address(std::net::Ipv4Addr::from_bits(number).into());
-        for number in 0..CALLERS_KEPT as u32 {
+        for number in 0..KEYS_MAX as u32 {
             assert_eq!(limits.count(address(number)).expect("limited").wait, None);
         }
         assert_eq!(limits.count(address(u32::MAX)).expect("limited").wait, None, "the first of the others");
@@ -263,6 +207,6 @@ mod tests {
             None,
             "those that sent nothing are forgotten"
         );
-        assert!(limits.addresses.as_ref().expect("limited").1.len() < 10);
+        assert!(limits.addresses.as_ref().expect("limited").key_count() < 10);
     }
 }

@@ -1,6 +1,6 @@
 //! Extraction of request data: caller, body, path, query and conditions.
 
-use std::{error::Error, str::FromStr, sync::Arc, time::Duration};
+use std::{str::FromStr, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -24,10 +24,11 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use utoipa::IntoParams;
 
 use crate::{
-    App,
-    credential::CredentialEnded,
-    problems::{Failure, INCOMPLETE_BODY, MALFORMED_HEADER, MALFORMED_PATH, MALFORMED_QUERY, UNSUPPORTED_HEADER},
-    serve::{BODY_RATE_MIN, BodyIdle},
+    app::App,
+    body_errors::BODY_RATE_MIN,
+    problems::{
+        Failure, INCOMPLETE_BODY, MALFORMED_HEADER, MALFORMED_PATH, MALFORMED_QUERY, UNSUPPORTED_HEADER, body_failure,
+    },
 };
 
 /// Maximum body of a single object.
@@ -331,21 +332,6 @@ impl BodyArrival {
 /// The body as a stream of its chunks.
 pub(crate) fn stream_body(body: Body) -> impl Stream<Item = Result<Bytes, BoxError>> + Unpin {
     body.into_data_stream().map(|chunk| chunk.map_err(BoxError::from))
-}
-
-/// The response for a body that broke off, if the client caused it.
-pub(crate) fn body_failure(error: &(dyn Error + 'static)) -> Option<Failure> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(idle) = error.downcast_ref::<BodyIdle>() {
-            return Some(Failure::timeout(idle.to_string()));
-        }
-        if let Some(ended) = error.downcast_ref::<CredentialEnded>() {
-            return Some(Failure::from(ServiceError::from(ended.0)).closing());
-        }
-        next = error.source();
-    }
-    None
 }
 
 /// The media type without its parameters, in lower case; empty if none is given.

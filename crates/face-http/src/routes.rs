@@ -18,9 +18,9 @@ mod replicas;
 mod rows;
 mod rules;
 mod destinations;
-pub(crate) mod directory;
+mod directory;
 mod endpoints;
-pub(crate) mod exchanges;
+mod exchanges;
 mod messages;
 mod schedules;
 mod sources;
@@ -29,7 +29,7 @@ mod subscribers;
 mod sync;
 mod subscriptions;
 mod suppressions;
-pub(crate) mod switches;
+mod switches;
 mod tracked;
 mod transfer;
 mod unsubscribe;
@@ -38,16 +38,16 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    http::{HeaderValue, StatusCode, Uri, header},
+    http::Uri,
     response::{IntoResponse, Response},
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{App, edge, problems::Failure, scim};
+use crate::{app::App, edge, openapi::base::base, problems::Failure, scim};
 
 /// All documented routes.
 pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::with_openapi(crate::openapi::base())
+    OpenApiRouter::with_openapi(base())
         .merge(applications::routes())
         .merge(rules::routes())
         .merge(preview::routes())
@@ -80,7 +80,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(sync::routes())
         .merge(push_keys::routes())
         .merge(unsubscribe::routes())
-        .merge(crate::scim::routes())
+        .merge(scim::routes())
         .merge(pages::routes())
 }
 
@@ -106,55 +106,4 @@ async fn no_route(uri: Uri) -> Response {
 
 async fn no_method(uri: Uri) -> Response {
     if scim::is_scim_path(uri.path()) { scim::no_method() } else { Failure::method_not_allowed().into_response() }
-}
-
-/// A JSON answer.
-fn json(status: StatusCode, body: &impl serde::Serialize) -> Response {
-    let bytes = serde_json::to_vec(body).expect("what is answered is always JSON");
-    (status, [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], bytes).into_response()
-}
-
-/// A JSON response with the revision as its entity tag.
-fn tagged(status: StatusCode, revision: u64, body: &impl serde::Serialize) -> Response {
-    let mut response = json(status, body);
-    response.headers_mut().insert(header::ETAG, etag(revision));
-    response
-}
-
-fn etag(revision: u64) -> HeaderValue {
-    HeaderValue::try_from(format!("\"{revision}\"")).expect("a quoted number is a header value")
-}
-
-/// Adds the `Location` of a created resource.
-fn located(mut response: Response, path: String) -> Response {
-    if let Ok(path) = HeaderValue::try_from(path) {
-        response.headers_mut().insert(header::LOCATION, path);
-    }
-    response
-}
-
-/// Writes one segment of a path.
-fn segment(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
-}
-
-/// The status of what is stored now, whether it was there or not.
-fn created(is_new: bool) -> StatusCode {
-    if is_new { StatusCode::CREATED } else { StatusCode::OK }
-}
-
-/// Responses common to all routes.
-#[derive(utoipa::IntoResponses)]
-#[allow(dead_code)]
-pub(crate) enum Failures {
-    /// A problem of RFC 9457; its type says what to do.
-    #[response(status = "default", content_type = "application/problem+json")]
-    Problem(#[to_schema] crate::problems::ProblemBody),
 }

@@ -1,12 +1,9 @@
 //! Connection limits: in total, per address, and a reserve for health checks.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, Ipv6Addr},
-    sync::Arc,
-};
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use parking_lot::Mutex;
+use tocsin_pace::rate_limit::network;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The connections that are open, and how many may be.
@@ -84,17 +81,6 @@ impl Drop for AddressCount {
                 by_address.remove(&self.address);
             }
         }
-    }
-}
-
-/// The address that connections are counted by: an IPv4 address, or the /64 network of an IPv6 address, which one host
-/// usually has for itself.
-pub(crate) fn network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(address) if !address.is_loopback() => {
-            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)))
-        }
-        address => address,
     }
 }
 

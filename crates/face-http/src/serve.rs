@@ -13,9 +13,8 @@ use axum::{body::Body, http::Request, response::IntoResponse};
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use metrics_exporter_prometheus::PrometheusHandle;
+use tocsin_pace::rate_limit::network;
 use tocsin_service::Service;
-use tocsin_sync::Replicas;
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
@@ -25,83 +24,22 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    App, OpenDirectory, ScimOptions, compression, edge,
+    app::App,
+    body_errors::BodyIdle,
+    compression,
     framing::StrictFraming,
-    host,
+    host, openapi,
+    options::HttpOptions,
     problems::{Failure, MALFORMED_REQUEST},
-    rate_limits::{Peer, RateLimit, RateLimits},
+    rate_limits::{Peer, RateLimits},
+    request_metrics::Measures,
     routes,
-    seats::{Seat, Seats, network},
+    seats::{Seat, Seats},
     write_timeout::WriteTimeout,
 };
 
-/// Bytes a second that a body which is read whole must arrive with, once it took longer than the pause it may make.
-pub(crate) const BODY_RATE_MIN: u64 = 1024;
 /// Longest time for the head of a request of a connection beyond the limits.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The bounds of the face. Sizes are in bytes.
-#[derive(Clone)]
-pub struct HttpOptions {
-    /// Maximum connections. A further one gets 503 and is closed, except for health checks.
-    pub connections_max: usize,
-    /// Most connections from one address (IPv6: from one /64 network).
-    pub connections_per_address_max: usize,
-    /// Connections beyond these limits that are read at the same time, for health checks.
-    pub health_connections: usize,
-    /// Longest time for the head of a request, and longest idle time of a connection.
-    pub header_timeout: Duration,
-    /// Longest pause of a body. A body that is read whole must then arrive with [`BODY_RATE_MIN`].
-    pub body_idle_timeout: Duration,
-    /// Longest time in which a client reads nothing of an answer.
-    pub write_timeout: Duration,
-    /// Time for which a draining server waits for its requests.
-    pub drain_patience: Duration,
-    /// Most bytes of all request bodies in memory at the same time; streams do not count.
-    pub body_memory_max: usize,
-    /// Most requests of a key or token; one more is answered 429.
-    pub key_rate: Option<RateLimit>,
-    /// Most requests of an address (IPv6: of one /64 network) without a valid key.
-    pub address_rate: Option<RateLimit>,
-    /// Origins whose pages may read feeds, such as `https://shop.example.org`.
-    pub origins: Vec<String>,
-    /// Maximum open event streams; further ones get 429.
-    pub streams_max: usize,
-    /// Interval of heartbeats on idle event streams.
-    pub stream_heartbeat: Duration,
-    /// Renders `/metrics`; without it, the route answers 404.
-    pub metrics: Option<PrometheusHandle>,
-    /// The sync service; without it, its routes answer 404.
-    pub sync: Option<Arc<Replicas>>,
-    /// The directory for SCIM; without it, its routes answer 404.
-    pub scim: Option<ScimOptions>,
-    /// Opens the directory for exports; without it, the route answers 404.
-    pub directory: Option<OpenDirectory>,
-}
-
-impl Default for HttpOptions {
-    fn default() -> Self {
-        HttpOptions {
-            connections_max: 10_000,
-            connections_per_address_max: 5_000,
-            health_connections: 16,
-            header_timeout: Duration::from_secs(30),
-            body_idle_timeout: Duration::from_secs(30),
-            write_timeout: Duration::from_secs(30),
-            drain_patience: Duration::from_secs(30),
-            body_memory_max: 512 * 1024 * 1024,
-            key_rate: None,
-            address_rate: None,
-            origins: Vec::new(),
-            streams_max: 5_000,
-            stream_heartbeat: Duration::from_secs(15),
-            metrics: None,
-            sync: None,
-            scim: None,
-            directory: None,
-        }
-    }
-}
 
 /// Serves HTTP/1.1 until `shutdown` completes; then takes no new connection, lets the requests in flight finish for at
 /// most `drain_patience`, and returns.
@@ -125,11 +63,12 @@ pub async fn serve(
         body_room: Arc::new(Semaphore::new(body_room)),
         body_idle_timeout: options.body_idle_timeout,
         rate_limits: RateLimits::new(options.key_rate, options.address_rate),
-        measures: edge::Measures::default(),
+        measures: Measures::default(),
         origins: options.origins.clone().into(),
         streams: Arc::new(Semaphore::new(options.streams_max)),
         heartbeat: options.stream_heartbeat,
         write_timeout: options.write_timeout,
+        openapi: openapi::text,
         stopping: ending.clone(),
     });
     let router = routes::router(app);
@@ -228,11 +167,6 @@ fn reject_connection(mut stream: TcpStream) {
         let _ = tokio::time::timeout(Duration::from_secs(1), polite).await;
     });
 }
-
-/// The body paused for too long.
-#[derive(Debug, thiserror::Error)]
-#[error("the body paused for more than {0:?}")]
-pub(crate) struct BodyIdle(Duration);
 
 /// A body that ends with an error when it pauses for too long. The timer is only made when there is a pause.
 struct IdleBody {

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, time::Duration};
 
-use tocsin_model::{id::Name, markup::escape, receipt::Outcome};
+use tocsin_model::{id::Name, markup::escape, plural::plural, receipt::Outcome};
 use tocsin_service::status::{Percentiles, Status};
 
 use crate::problems::{DOCUMENT_CODES, Kind};
@@ -10,8 +10,11 @@ use crate::problems::{DOCUMENT_CODES, Kind};
 pub(crate) const STYLE: &str = include_str!("../assets/style.css");
 pub(crate) const ICON: &str = include_str!("../assets/favicon.svg");
 
-/// The page.
-pub(crate) fn render(status: &Status) -> String {
+/// Query of the status page without automatic refresh.
+pub(crate) const NO_REFRESH: &str = "refresh=off";
+
+/// The page. `refreshes`: browsers load it again every 5 seconds.
+pub(crate) fn render(status: &Status, refreshes: bool) -> String {
     let (backlog, totals, counts) = (&status.backlog, &status.totals, &status.counts);
     let (word, class) = if status.ready { ("ready", "good") } else { ("getting ready", "wait") };
     let mut body = format!(
@@ -21,25 +24,22 @@ pub(crate) fn render(status: &Status) -> String {
         span(status.now.since(status.started_at)),
     );
     body.push_str("<section class=\"cards\">\n");
-    card(&mut body, "Events accepted", totals.events, &format!("in {} batches", grouped(totals.event_batches)));
-    card(
-        &mut body,
-        "Notifications made",
-        totals.notifications,
-        &format!("in {} batches", grouped(totals.notification_batches)),
-    );
+    let batches = |count| format!("in {}", counted(count, "batch", "batches"));
+    card(&mut body, "Events accepted", totals.events, &batches(totals.event_batches));
+    card(&mut body, "Notifications", totals.notifications, &batches(totals.notification_batches));
     let delivered = totals.attempts[Outcome::Delivered as usize];
-    card(&mut body, "Delivered", delivered, &format!("of {} attempts", grouped(totals.attempts.iter().sum())));
-    card(&mut body, "Subscribers", counts.subscribers, &format!("{} devices", grouped(counts.devices)));
+    let attempts = counted(totals.attempts.iter().sum(), "attempt", "attempts");
+    card(&mut body, "Delivered", delivered, &format!("of {attempts}"));
+    card(&mut body, "Subscribers", counts.subscribers, &counted(counts.devices, "device", "devices"));
     card(&mut body, "Subscriptions", counts.subscriptions, "");
     card(&mut body, "Inbox items", status.inbox.items, "");
     body.push_str("</section>\n<div class=\"columns\">\n<section><h2>Waiting</h2><table>\n");
-    row(&mut body, "events to be matched", backlog.events, "");
-    row(&mut body, "notifications to be delivered", backlog.notifications, "");
-    row(&mut body, "suspended, for an operator", backlog.suspended, if backlog.suspended > 0 { "warn" } else { "" });
+    row(&mut body, "events to match", backlog.events, "");
+    row(&mut body, "notifications to deliver", backlog.notifications, "");
+    row(&mut body, "suspended", backlog.suspended, if backlog.suspended > 0 { "warn" } else { "" });
     row(
         &mut body,
-        "event batches set aside",
+        "failed event batches",
         backlog.failed_batches,
         if backlog.failed_batches > 0 { "warn" } else { "" },
     );
@@ -47,42 +47,43 @@ pub(crate) fn render(status: &Status) -> String {
     for (outcome, count) in Outcome::ALL.iter().zip(totals.attempts) {
         row(&mut body, outcome.word(), count, "");
     }
-    body.push_str(
-        "</table></section>\n</div>\n<section><h2>How long it takes</h2><div class=\"scroll\" tabindex=\"0\"><table>",
-    );
-    body.push_str("<tr><th></th><th>half within</th><th>95 of 100</th><th>99 of 100</th><th>measured</th></tr>\n");
+    body.push_str("</table></section>\n</div>\n<section><h2>Latency</h2>");
     let latencies = &status.latencies;
-    for (name, found) in [
-        ("to accept a submission", latencies.accept),
-        ("to match a batch", latencies.matching),
-        ("to deliver", latencies.deliver),
-        ("from event to receipt", latencies.end_to_end),
-    ] {
-        latency(&mut body, name, found);
-    }
-    body.push_str("</table></div></section>\n<section><h2>Applications</h2>");
+    let rows = [
+        ("accept", latencies.accept),
+        ("match", latencies.matching),
+        ("deliver", latencies.deliver),
+        ("event to receipt", latencies.end_to_end),
+    ];
+    let rows = rows.into_iter().map(|(name, found)| latency(name, found));
+    table(&mut body, "Latency", ["step", "p50", "p95", "p99", "count"], rows);
+    body.push_str("</section>\n<section><h2>Applications</h2>");
     if status.applications.is_empty() {
         body.push_str("<p>None runs yet. Apply one: <code>tocsin apply application.yaml</code></p>");
     } else {
-        body.push_str("<div class=\"scroll\" tabindex=\"0\"><table><tr><th></th><th>version</th><th>subscriptions indexed</th><th>index</th><th></th></tr>\n");
-        for (name, application) in &status.applications {
+        let rows = status.applications.iter().map(|(name, application)| {
             let (word, class) = if application.ready { ("ready", "good") } else { ("getting ready", "wait") };
-            let _ = writeln!(
-                body,
-                "<tr><td>{name}</td><td>{}</td><td>{}</td><td>{} KiB</td><td><span class=\"state {class}\">{word}</span></td></tr>",
-                application.version,
+            [
+                name.to_string(),
+                application.version.to_string(),
                 grouped(application.indexed),
-                grouped(application.index_bytes / 1024),
-            );
-        }
-        body.push_str("</table></div>");
+                format!("{} KiB", grouped(application.index_bytes / 1024)),
+                state(class, word),
+            ]
+        });
+        table(&mut body, "Applications", ["application", "version", "subscriptions", "index", "state"], rows);
     }
     sources(&mut body, status);
-    body.push_str(
+    let (other, target) = match refreshes {
+        true => ("pause automatic refresh", format!("/?{NO_REFRESH}")),
+        false => ("refresh automatically", "/".to_owned()),
+    };
+    let _ = writeln!(
+        body,
         "</section>\n<footer><a href=\"/explorer/\">API explorer</a> <a href=\"/openapi.json\">OpenAPI</a> \
-         <a href=\"/metrics\">metrics</a> <a href=\"/readyz\">readiness</a></footer>\n",
+         <a href=\"/metrics\">metrics</a> <a href=\"/readyz\">readiness</a> <a href=\"{target}\">{other}</a></footer>",
     );
-    page("Tocsin", &body, true)
+    page("Tocsin", &body, refreshes)
 }
 
 /// Event sources. Their error texts can contain event data, so they are not shown here.
@@ -90,25 +91,22 @@ fn sources(body: &mut String, status: &Status) {
     if status.sources.is_empty() {
         return;
     }
-    body.push_str("</section>\n<section><h2>Sources</h2><div class=\"scroll\" tabindex=\"0\"><table>");
-    body.push_str("<tr><th></th><th>kind</th><th>events</th><th>refused</th><th></th></tr>\n");
-    for (application, source) in &status.sources {
+    body.push_str("</section>\n<section><h2>Sources</h2>");
+    let rows = status.sources.iter().map(|(application, source)| {
         let class = match source.state {
             "running" => "good",
             "failed" | "backing_off" => "bad",
             _ => "wait",
         };
-        let _ = writeln!(
-            body,
-            "<tr><td>{application}/{}</td><td>{}</td><td>{}</td><td>{}</td><td><span class=\"state {class}\">{}</span></td></tr>",
-            source.source,
-            source.kind,
+        [
+            format!("{application}/{}", source.source),
+            source.kind.to_string(),
             grouped(source.events),
             grouped(source.refused),
-            source.state.replace('_', " "),
-        );
-    }
-    body.push_str("</table></div>");
+            state(class, &source.state.replace('_', " ")),
+        ]
+    });
+    table(body, "Sources", ["source", "kind", "events", "refused", "state"], rows);
 }
 
 /// The page that explains a kind of problem.
@@ -178,18 +176,41 @@ fn row(out: &mut String, name: &str, figure: u64, class: &str) {
     let _ = writeln!(out, "<tr class=\"{class}\"><td>{name}</td><td>{}</td></tr>", grouped(figure));
 }
 
-fn latency(out: &mut String, name: &str, found: Percentiles) {
+/// A table with a name for assistive technology. It scrolls where it is too wide; on a narrow screen each cell shows
+/// the heading of its column. Cells are HTML.
+fn table<const COLUMNS: usize>(
+    out: &mut String,
+    name: &str,
+    headings: [&str; COLUMNS],
+    rows: impl Iterator<Item = [String; COLUMNS]>,
+) {
+    let heads: String = headings.iter().map(|heading| format!("<th scope=\"col\">{heading}</th>")).collect();
+    let _ = writeln!(
+        out,
+        "<div class=\"scroll\" role=\"region\" aria-label=\"{name}\" tabindex=\"0\"><table>\n<tr>{heads}</tr>"
+    );
+    for row in rows {
+        let cells =
+            headings.iter().zip(row).map(|(heading, cell)| format!("<td data-heading=\"{heading}\">{cell}</td>"));
+        let _ = writeln!(out, "<tr>{}</tr>", cells.collect::<String>());
+    }
+    out.push_str("</table></div>");
+}
+
+fn state(class: &str, word: &str) -> String {
+    format!("<span class=\"state {class}\">{word}</span>")
+}
+
+fn latency(name: &str, found: Percentiles) -> [String; 5] {
     let figure = |duration: Duration| {
         if found.count == 0 { "–".to_owned() } else { format!("{:.1} ms", crate::wire::millis(duration)) }
     };
-    let _ = writeln!(
-        out,
-        "<tr><td>{name}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-        figure(found.p50),
-        figure(found.p95),
-        figure(found.p99),
-        grouped(found.count)
-    );
+    [name.to_owned(), figure(found.p50), figure(found.p95), figure(found.p99), grouped(found.count)]
+}
+
+/// `1 batch`, `2 batches`.
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(count), plural(count, one, many))
 }
 
 /// 1234567 as 1,234,567.
@@ -223,5 +244,14 @@ mod tests {
     fn figures_are_readable() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(span(Duration::from_secs(90_061)), "1 d 1 h");
+        assert_eq!([1, 2_000].map(|count| counted(count, "batch", "batches")), ["1 batch", "2,000 batches"]);
+    }
+
+    #[test]
+    fn every_cell_of_a_table_has_a_heading() {
+        let mut out = String::new();
+        table(&mut out, "Latency", ["step", "p50"], [["accept".to_owned(), "1 ms".to_owned()]].into_iter());
+        assert!(out.contains("role=\"region\" aria-label=\"Latency\""), "{out}");
+        assert!(out.contains("<td data-heading=\"step\">accept</td><td data-heading=\"p50\">1 ms</td>"), "{out}");
     }
 }

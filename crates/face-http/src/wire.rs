@@ -1,5 +1,5 @@
-//! JSON responses, and small request bodies. Subscribers and subscriptions have their representations in the service,
-//! because imports and exports share them.
+//! JSON bodies of requests and responses. Lines of imports and exports have the same members; their types are in the
+//! service.
 
 mod applications; // stored applications, apply results, check results
 mod rules; // evaluation plans of rules
@@ -10,6 +10,20 @@ mod status; // status of the platform
 mod suspensions; // suspensions
 mod keys; // API keys
 
+pub(crate) mod attention; // problems that need an operator
+pub(crate) mod destinations; // state of destinations
+pub(crate) mod endpoints; // failing endpoints of devices
+pub(crate) mod exchanges; // throttles and receive locations
+pub(crate) mod previews; // input of previews and test messages
+pub(crate) mod resends; // requests to send failed notifications again
+pub(crate) mod rule_tests; // input of rule tests
+pub(crate) mod schedules; // previews and progress of schedules
+pub(crate) mod segments; // segments, previews, memberships
+pub(crate) mod sources; // status of event sources
+pub(crate) mod subscribers; // subscribers and their devices
+pub(crate) mod subscriptions; // subscriptions, filters, schedules
+pub(crate) mod suppressions; // suppressions, reports of bounces and complaints
+pub(crate) mod switches; // switched-off components
 pub(crate) mod sync; // rows of collections, devices that keep replicas
 pub(crate) mod merges; // subscribers that become parts of others
 pub(crate) mod inbox; // items, their changes, broadcasts
@@ -22,6 +36,8 @@ use utoipa::ToSchema;
 pub(crate) use self::{
     applications::*, events::*, keys::*, notifications::*, rules::*, status::*, suspensions::*, traces::*,
 };
+
+pub(crate) use crate::error_codes::ProblemItem;
 
 /// A page of a list.
 #[derive(Serialize, ToSchema)]
@@ -37,26 +53,6 @@ impl<T> From<tocsin_service::Page<T>> for List<T> {
     fn from(page: tocsin_service::Page<T>) -> Self {
         List { items: page.items, next: page.next }
     }
-}
-
-/// One thing that is wrong with the content.
-#[derive(ToSchema)]
-#[allow(dead_code)]
-pub(crate) struct ProblemItem {
-    /// Machine-readable code, which never changes its meaning.
-    code: crate::error_codes::ProblemItemCode,
-    /// Dotted path of the value; empty for the whole body.
-    path: String,
-    /// Line, from 1.
-    line: Option<u32>,
-    /// Column, from 1.
-    column: Option<u32>,
-    /// Error text.
-    message: String,
-    /// Parameters of the message, such as `limit`.
-    params: Option<std::collections::BTreeMap<String, serde_json::Value>>,
-    /// Suggested fix.
-    hint: Option<String>,
 }
 
 pub(crate) fn millis(duration: Duration) -> f64 {

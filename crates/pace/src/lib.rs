@@ -2,7 +2,9 @@
 //! maximum.
 //!
 //! Used for work whose throughput has a saturation point (knee): destinations of messages, and the pool that applies
-//! edits of devices. It is pure state; time is an argument.
+//! edits of devices. It is pure state; time is an argument. Rate limits by key are in [`rate_limit`].
+
+pub mod rate_limit; // rate limits by key
 
 use std::time::Duration;
 

@@ -59,7 +59,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    fn matches(self, version: u32) -> bool {
+    pub(crate) fn matches(self, version: u32) -> bool {
         match self {
             Expected::Any => true,
             Expected::Some => version > 0,
@@ -320,7 +320,16 @@ impl Service {
     }
 
     pub(crate) fn running(&self, name: &Name) -> Result<Arc<Compiled>, ServiceError> {
-        self.pipeline.application(name).ok_or_else(|| ServiceError::no_application(name))
+        self.pipeline.application(name).ok_or_else(|| self.no_running(name))
+    }
+
+    /// The error of an application that does not run: it could not be started, or there is none.
+    pub(crate) fn no_running(&self, name: &Name) -> ServiceError {
+        let is_failed = self.pipeline.failed_applications().iter().any(|(failed, _)| failed == name);
+        match is_failed {
+            true => ServiceError::not_running(format!("the application `{name}`")),
+            false => ServiceError::no_application(name),
+        }
     }
 
     /// Replaces the masks in a definition by the stored secrets.
@@ -330,7 +339,7 @@ impl Service {
         }
         let history = self.application_store.application_history(name).await?;
         let stored: Vec<&str> = history.iter().map(|version| version.text.as_str()).collect();
-        Ok(secrets::restore(secrets::Language::Application, &text, &stored, tocsin_delivery::channel_secrets()))
+        Ok(secrets::restore(secrets::Language::Application, &text, &stored, tocsin_pipeline::option_secrets()))
     }
 
     /// Audiences without a segment.
@@ -397,7 +406,7 @@ async fn compile_on_thread(
 }
 
 fn without_secrets(stored: ApplicationVersion) -> ApplicationVersion {
-    let text = secrets::redact(secrets::Language::Application, &stored.text, tocsin_delivery::channel_secrets());
+    let text = secrets::redact(secrets::Language::Application, &stored.text, tocsin_pipeline::option_secrets());
     ApplicationVersion { text, ..stored }
 }
 

@@ -5,15 +5,13 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
 use tocsin_capacity::saturation::Saturation;
-use tocsin_model::{definition::write_duration, plural::plural, time::Timestamp};
+use tocsin_model::{definition::write_duration, id::Name, plural::plural, time::Timestamp};
 use tocsin_pipeline::DestinationState;
 use tocsin_store::{
     error::StoreError,
     journal::{Activity, Count, FiringFilter, Timing, Window},
 };
-use utoipa::ToSchema;
 
 use crate::{
     Service,
@@ -42,8 +40,7 @@ const HEADROOM_MIN: f64 = 1.1;
 const SOON_SECONDS: f64 = 86_400.0;
 
 /// Urgency of a problem.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// Notifications are lost, or will be soon.
     Now,
@@ -54,7 +51,7 @@ pub enum Urgency {
 }
 
 /// A problem that needs attention.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attention {
     /// Urgency.
     pub urgency: Urgency,
@@ -63,7 +60,6 @@ pub struct Attention {
     /// Figures of the problem, as text.
     pub text: String,
     /// Probable cause.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// Recommended action.
     pub advice: String,
@@ -92,10 +88,14 @@ pub struct Figures {
     pub records_probe: Duration,
     /// Stores that cannot be written, each with the reason.
     pub unwritable: Vec<String>,
+    /// Stores that cannot be read, each with the reason.
+    pub unreadable: Vec<String>,
     /// Shards of the match indexes.
     pub shards: u64,
     /// Cores of the machine.
     pub cores: u64,
+    /// Applications and exchanges that could not be started, each with the reason.
+    pub not_running: Vec<String>,
     /// Stopped rules, as `application/rule`.
     pub stopped_rules: Vec<String>,
     /// Missed firings.
@@ -134,7 +134,7 @@ impl Service {
         let stops = self.pipeline.stopped_rules();
         let firings = self.rule_store.firings(&FiringFilter::default(), 0, FIRINGS_MAX).await?;
         // A store that cannot be written is a problem to list, and the others are listed as well.
-        let mut unwritable = Vec::new();
+        let (mut unwritable, mut unreadable) = (Vec::new(), Vec::new());
         let mut latency = |store: &str, probed: Result<Duration, StoreError>| {
             probed.unwrap_or_else(|error| {
                 unwritable.push(format!("the {store}: {error}"));
@@ -143,6 +143,10 @@ impl Service {
         };
         let journal_probe = latency("journal", self.maintenance.probe().await);
         let records_probe = latency("records", self.installation.probe().await);
+        let suspended_messages = self.suspended_messages().await.unwrap_or_else(|error| {
+            unreadable.push(format!("the spool: {error}"));
+            0
+        });
         let switches = self.pipeline.switches().into_iter().map(|found| {
             let by = self.key_name(&found.switch.by).unwrap_or(found.switch.by);
             format!("{} is {} by {by}", found.switch.component, found.switch.state.word())
@@ -153,13 +157,15 @@ impl Service {
             oldest_event: backlog.oldest_event.map_or(Duration::ZERO, |oldest| now.since(oldest)),
             notifications_waiting: backlog.notifications,
             suspended: backlog.suspended,
-            suspended_messages: self.suspended_messages().await?,
+            suspended_messages,
             failed_batches: backlog.failed_batches,
             journal_probe,
             records_probe,
             unwritable,
+            unreadable,
             shards: status.iter().map(|(_, status)| status.shards).max().unwrap_or(0),
             cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64),
+            not_running: self.not_running(),
             stopped_rules: stops.iter().map(|stop| format!("{}/{}", stop.application, stop.rule)).collect(),
             firings_missed: firings.iter().map(|firing| firing.batches).sum(),
             switches: switches.collect(),
@@ -178,6 +184,15 @@ impl Service {
             Some(exchanges) => Ok(exchanges.operations.suspended(SUSPENDED_MESSAGES_MAX).await?),
             None => Ok(0),
         }
+    }
+
+    /// Applications and exchanges that could not be started, each with the reason.
+    pub(crate) fn not_running(&self) -> Vec<String> {
+        let applications = self.pipeline.failed_applications().into_iter();
+        let exchanges = self.exchanges.as_ref().map(|all| all.operations.failed_exchanges()).unwrap_or_default();
+        let text = |kind: &str, (name, reason): (Name, String)| format!("the {kind} `{name}`: {reason}");
+        let applications = applications.map(|failed| text("application", failed));
+        applications.chain(exchanges.into_iter().map(|failed| text("exchange", failed))).collect()
     }
 
     /// Number of destinations in this state, by `application/channel`; zeros are left out.
@@ -396,6 +411,10 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
             "free disk space, or shorten `retention`; `tocsin retention` deletes expired data at once",
         );
     }
+    for reason in &figures.unreadable {
+        let text = format!("cannot be read: {reason}");
+        add(Urgency::Now, "unreadable-store", text, "examine the disk; the log of the server has the error");
+    }
     for reason in &figures.unwritable {
         let text = format!("cannot be written: {reason}");
         add(
@@ -404,6 +423,12 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
             text,
             "examine the disk and its free space; after a failed fsync, restart the server",
         );
+    }
+    for reason in &figures.not_running {
+        let text = format!("does not run: {reason}");
+        let advice = "correct the cause, then apply the definition again or restart the server; until then events and \
+                      messages are refused with 503, and waiting ones stay stored";
+        add(Urgency::Now, "not-running", text, advice);
     }
     if figures.failed_batches > 0 {
         let count = counted(figures.failed_batches, "event batch", "event batches");
@@ -544,6 +569,20 @@ mod tests {
         let kinds: Vec<_> = found.iter().map(|found| (found.what, found.urgency)).collect();
         assert_eq!(kinds, [("disk-space", Urgency::Now), ("unwritable-store", Urgency::Now)]);
         assert_eq!(found[1].text, "cannot be written: the journal: there is no room: the disk is full");
+        let spool = Figures { unreadable: vec!["the spool: gone".to_owned()], ..Figures::default() };
+        let found = diagnose(&spool);
+        assert_eq!(
+            (found.len(), found[0].what, &*found[0].text),
+            (1, "unreadable-store", "cannot be read: the spool: gone")
+        );
+    }
+
+    #[test]
+    fn a_definition_that_could_not_be_started_needs_attention_now() {
+        let reason = "the application `shop`: needs the environment variable `PASSWORD`, which is not set".to_owned();
+        let found = diagnose(&Figures { not_running: vec![reason.clone()], ..Figures::default() });
+        assert_eq!((found.len(), found[0].what, found[0].urgency), (1, "not-running", Urgency::Now));
+        assert_eq!(found[0].text, format!("does not run: {reason}"));
     }
 
     #[test]

@@ -1,21 +1,24 @@
 //! CSV cells escaped against formula injection, and their inverse.
 
+use std::borrow::Cow;
+
 pub(crate) use tocsin_delivery::file::guarded;
 use tocsin_model::{field::FieldType, value::Value};
 
-/// Removes the escape prefix. A `'` before any other character belongs to the text.
+/// Removes the escape prefix. A `'` before text that needs none belongs to the text.
 pub(crate) fn unguarded(cell: &str) -> &str {
-    match cell.as_bytes() {
-        [b'\'', b'=' | b'+' | b'-' | b'@' | b'\t' | b'\r' | b'\'', ..] => &cell[1..],
+    match cell.strip_prefix('\'') {
+        Some(text) if matches!(guarded(text), Cow::Owned(_)) => text,
         _ => cell,
     }
 }
 
-/// Formats an untyped value: text unchanged unless it would be parsed as something else, all else as JSON.
+/// Formats an untyped value: text unchanged unless it would be parsed as something else or has a NUL, which CSV cannot
+/// contain; all else as JSON.
 pub(crate) fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::Text(text) if text.is_empty() || serde_json::from_str::<Value>(text).is_ok() => {
+        Value::Text(text) if text.is_empty() || text.contains('\0') || serde_json::from_str::<Value>(text).is_ok() => {
             serde_json::to_string(value).expect("a value is always JSON")
         }
         value => typed_cell(value),
@@ -67,9 +70,12 @@ mod tests {
 
     #[test]
     fn no_cell_begins_a_formula_and_all_come_back() {
-        for text in ["=1+1", "+49", "-5", "@SUM(A1)", "\tx", "\rx", "'", "''", "'=x", "plain", "", "a=b"] {
+        for text in [
+            "=1+1", "+49", "-5", "@SUM(A1)", "\tx", "\rx", "'", "''", "'=x", "plain", "", "a=b", "＝1", "＋49", "－5",
+            "＠x", "'＝1",
+        ] {
             let guarded = guarded(text);
-            assert!(!guarded.starts_with(['=', '+', '-', '@', '\t', '\r']), "{text:?}");
+            assert!(!guarded.starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠', '\t', '\r']), "{text:?}");
             assert_eq!(unguarded(&guarded), text);
         }
     }
@@ -81,6 +87,17 @@ mod tests {
             assert_eq!(value(&cell(&original)), original, "{text}");
         }
         assert_eq!(cell(&Value::from("hello")), "hello");
+    }
+
+    #[test]
+    fn b5_a_text_with_a_nul_is_escaped_and_comes_back() {
+        for text in ["\0", "a\0b", "\0=1", "\"\0\""] {
+            let original = Value::from(text);
+            let cell = cell(&original);
+            assert!(!cell.contains('\0'), "{text:?}: {cell:?}");
+            assert_eq!(value(&cell), original, "{text:?}: without a declared type");
+            assert_eq!(attribute_value(&cell, FieldType::String), original, "{text:?}: of a declared type");
+        }
     }
 
     #[test]

@@ -1,9 +1,7 @@
 //! Destinations of channels, and the state of each.
 
-use serde::Serialize;
 use tocsin_model::id::Name;
 use tocsin_pipeline::Destination;
-use utoipa::ToSchema;
 
 use crate::{
     Service,
@@ -16,10 +14,9 @@ pub const DESTINATIONS_MAX: usize = 1000;
 
 /// Current state of a destination of a channel. Known since the start of the process; destinations without messages
 /// or failures for a long time are dropped.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DestinationStatus {
     /// The channel.
-    #[schema(value_type = String)]
     pub channel: Name,
     /// Scheme, host and port.
     pub destination: String,
@@ -33,18 +30,14 @@ pub struct DestinationStatus {
     /// Messages waiting in the channel.
     pub waiting: u32,
     /// Recent response time, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_ms: Option<f64>,
     /// Failures in a row; one without any answer counts as four.
     pub failures: u32,
     /// Time since the first of these failures.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub failing_seconds: Option<u64>,
     /// Remaining pause.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_seconds: Option<u64>,
     /// Last known problem.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 

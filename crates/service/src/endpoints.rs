@@ -1,13 +1,11 @@
 //! Endpoints of devices whose recent attempts have all failed, and devices disabled for that.
 
-use serde::Serialize;
 use tocsin_model::{
     id::{Name, SubscriberId},
     problem::{Code, Problem},
     time::Timestamp,
 };
 use tocsin_store::records::{EndpointKey, FailingEndpoint};
-use utoipa::ToSchema;
 
 use crate::{
     Service,
@@ -21,9 +19,7 @@ use crate::{
 const SCANNED_ROWS_MAX: usize = 10_000;
 
 /// State of a failing endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = EndpointState)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Failing, for a short time.
     Failing,
@@ -67,42 +63,31 @@ pub struct EndpointFilter {
 }
 
 /// An endpoint whose recent attempts have all failed.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[schema(as = FailingEndpoint)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Document {
     /// Application that sends to it.
-    #[schema(value_type = String)]
     pub application: Name,
     /// The channel.
-    #[schema(value_type = String)]
     pub channel: Name,
     /// Owner of the device.
-    #[schema(value_type = Option<String>)]
     pub subscriber: Option<SubscriberId>,
     /// The device.
-    #[schema(value_type = Option<String>)]
     pub device: Option<Name>,
     /// Address.
     pub address: String,
     /// `failing`, `warned` or `disabled`.
     pub state: State,
     /// Time of the first failure.
-    #[schema(value_type = String, format = DateTime)]
     pub failing_since: Timestamp,
     /// Time of the last failure; up to an hour old.
-    #[schema(value_type = String, format = DateTime)]
     pub last_failure: Timestamp,
     /// Number of failures by then.
     pub failures: u64,
     /// Last failure reason.
     pub reason: String,
     /// Time of the warning that it will be disabled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub warned_at: Option<Timestamp>,
     /// Time at which its device was disabled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub disabled_at: Option<Timestamp>,
 }
 

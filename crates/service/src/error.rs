@@ -12,6 +12,9 @@ use tocsin_store::error::StoreError;
 
 use crate::{keys::Scope, lines::BoxError};
 
+/// Time after which a request to a definition that does not run may be repeated.
+const NOT_RUNNING_RETRY: Duration = Duration::from_secs(30);
+
 /// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
@@ -113,6 +116,11 @@ impl ServiceError {
 
     pub(crate) fn no_application(name: &Name) -> Self {
         ServiceError::Missing(format!("the application `{name}`"))
+    }
+
+    /// A stored definition whose start failed. Its clients repeat their requests until an operator has mended it.
+    pub(crate) fn not_running(what: String) -> Self {
+        ServiceError::Full { reason: format!("{what} does not run"), retry_after: NOT_RUNNING_RETRY }
     }
 }
 

@@ -35,6 +35,7 @@ use tocsin_store::{
 
 use crate::{
     Service,
+    applications::Expected,
     error::ServiceError,
     keys::{Caller, Scope},
     resources::Resource,
@@ -55,7 +56,7 @@ pub struct WhichMessages {
 /// Result of applying the definition of an exchange, or of a dry run.
 #[derive(Debug, Clone)]
 pub struct AppliedExchange {
-    /// Its version; 0 for a dry run.
+    /// Version that runs now, or is stored before a dry run (0 if none).
     pub version: u32,
     /// Whether the exchange is new.
     pub created: bool,
@@ -91,7 +92,14 @@ impl Service {
         port: Name,
     ) -> Result<ReceivePortHandle, ServiceError> {
         caller.needs(Scope::MessagesWrite)?;
-        let running = self.exchanges()?.find(exchange).ok_or_else(|| no_exchange(exchange))?;
+        let exchanges = self.exchanges()?;
+        let running = exchanges.find(exchange).ok_or_else(|| {
+            let is_failed = exchanges.operations.failed_exchanges().iter().any(|(failed, _)| failed == exchange);
+            match is_failed {
+                true => ServiceError::not_running(format!("the exchange `{exchange}`")),
+                false => no_exchange(exchange),
+            }
+        })?;
         let found = running.receive_port(&port)?;
         let (mode, body_bytes_max) = (found.mode, found.body_bytes_max as usize);
         Ok(ReceivePortHandle { running, port, mode, body_bytes_max })
@@ -318,7 +326,7 @@ impl Service {
         let mut stored = self.exchanges()?.operations.stored().await?;
         stored.retain(|(stored, _)| caller.reaches(&Resource::Exchange(stored.name.clone())));
         let shown = |stored: StoredExchange| {
-            let text = secrets::redact(Language::Exchange, &stored.text, tocsin_delivery::channel_secrets());
+            let text = secrets::redact(Language::Exchange, &stored.text, tocsin_pipeline::option_secrets());
             StoredExchange { text, ..stored }
         };
         Ok(stored.into_iter().map(|(stored, runs)| (shown(stored), runs)).collect())
@@ -333,24 +341,47 @@ impl Service {
         all.into_iter().find(|(stored, _)| stored.name == *name).ok_or_else(|| no_exchange(name))
     }
 
+    /// Returns the version of an exchange, for a conditional apply.
+    ///
+    /// # Errors
+    /// The exchange does not exist.
+    pub async fn exchange_version(&self, caller: &Caller, name: &Name) -> Result<u64, ServiceError> {
+        caller.needs(Scope::ApplicationsRead)?;
+        let stored = self.exchanges()?.operations.stored().await?;
+        let found = stored.into_iter().find(|(stored, _)| stored.name == *name);
+        Ok(found.ok_or_else(|| no_exchange(name))?.0.version.into())
+    }
+
     /// Checks a definition, stores it and runs it; with `dry_run` only checks. Masked secrets keep their stored
     /// values. For callers who may not apply it, values of environment variables stay hidden: ports that contain a
     /// variable are not checked.
     ///
     /// # Errors
-    /// The scope `applications:write` is missing, for a dry run `applications:read`; every problem in the definition.
+    /// The scope `applications:write` is missing, for a dry run `applications:read`; every problem in the definition;
+    /// `Changed` if another version is stored than expected.
     pub async fn apply_exchange(
         &self,
         caller: &Caller,
         name: &Name,
         text: &str,
+        expected: Expected,
         dry_run: bool,
     ) -> Result<AppliedExchange, ServiceError> {
         caller.needs(if dry_run { Scope::ApplicationsRead } else { Scope::ApplicationsWrite })?;
         let exchanges = self.exchanges()?;
+        // A dry run changes nothing, and its caller may not be allowed to delay those who do.
+        let one_at_a_time = match dry_run {
+            true => None,
+            false => Some(self.applying.clone().lock_owned().await),
+        };
         let stored = exchanges.operations.stored().await?;
-        let before = stored.iter().find(|(stored, _)| stored.name == *name).map(|(stored, _)| stored.text.as_str());
-        let text = &secrets::restore(Language::Exchange, text, before.as_slice(), tocsin_delivery::channel_secrets());
+        let current = stored.iter().map(|(stored, _)| stored).find(|stored| stored.name == *name);
+        let version = current.map_or(0, |current| current.version);
+        if !expected.matches(version) {
+            return Err(ServiceError::Changed(format!("the exchange `{name}`")));
+        }
+        let before = current.map(|current| current.text.as_str());
+        let text = &secrets::restore(Language::Exchange, text, before.as_slice(), tocsin_pipeline::option_secrets());
         let operations = &exchanges.operations;
         let checked = match caller.needs(Scope::ApplicationsWrite) {
             Ok(()) => operations.compile(text).map(|compiled| operations.locations_not_allowed(text, &compiled)),
@@ -364,9 +395,9 @@ impl Service {
         let created = before.is_none();
         let differences = definition::document_difference(before.unwrap_or_default(), text);
         if dry_run {
-            return Ok(AppliedExchange { version: 0, created, differences, warnings });
+            return Ok(AppliedExchange { version, created, differences, warnings });
         }
-        let stored = exchanges.operations.apply(text, caller.key()).await?;
+        let stored = exchanges.operations.apply_holding(text, caller.key(), one_at_a_time).await?;
         tracing::info!(exchange = %name, version = stored.version, by = caller.key(), "an exchange was applied");
         Ok(AppliedExchange { version: stored.version, created, differences, warnings })
     }
@@ -377,7 +408,8 @@ impl Service {
     /// The scope `applications:write` is missing; there is none, or it has open messages.
     pub async fn remove_exchange(&self, caller: &Caller, name: &Name) -> Result<(), ServiceError> {
         caller.needs(Scope::ApplicationsWrite)?;
-        self.exchanges()?.operations.remove(name).await?;
+        let one_at_a_time = self.applying.clone().lock_owned().await;
+        self.exchanges()?.operations.remove_holding(name, one_at_a_time).await?;
         tracing::info!(exchange = %name, by = caller.key(), "an exchange was removed");
         Ok(())
     }
@@ -504,6 +536,7 @@ impl From<OperateError> for ServiceError {
     fn from(error: OperateError) -> Self {
         match error {
             OperateError::Missing(what) => ServiceError::Missing(what),
+            OperateError::NotRunning(name) => ServiceError::not_running(format!("the exchange `{name}`")),
             OperateError::Invalid(problems) => ServiceError::Invalid(problems),
             OperateError::InUse(name) => {
                 ServiceError::InUse { what: format!("the exchange `{name}`"), by: "its open messages".to_owned() }

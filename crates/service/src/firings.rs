@@ -95,7 +95,7 @@ impl Service {
             match self.pipeline.refire(firing).await {
                 Ok(batches) => refired.batches += batches,
                 Err(RefireError::Failed { batch, reason }) => refired.failed.push((id, format!("{batch}: {reason}"))),
-                Err(RefireError::NotRunning(name)) => return Err(ServiceError::no_application(&name)),
+                Err(RefireError::NotRunning(name)) => return Err(self.no_running(&name)),
                 Err(RefireError::Store(error)) => return Err(error.into()),
             }
         }

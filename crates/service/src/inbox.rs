@@ -1,15 +1,16 @@
 //! Inbox: feeds of subscribers, and who may read them. A key with the scope reads any feed; an inbox token reads one.
 
+mod audiences; // cache of segment filters for broadcasts
+
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tocsin_delivery::InboxPass;
 use tocsin_model::{
-    id::{BroadcastId, ChangeSequence, Name, StoredNumber, SubscriberId, SubscriberNumber},
+    id::{BroadcastId, Name, StoredNumber, SubscriberId, SubscriberNumber},
     inbox::{Item, ItemId, Mark},
     ldap::{Entry, LdapFilter},
     problem::{Code, CredentialError, Problem},
@@ -21,6 +22,7 @@ use tocsin_store::{
     inbox::{FeedChange, FeedChanges, FeedFilter, FeedReader, Listener},
 };
 
+pub(crate) use self::audiences::Audiences;
 use crate::{
     Service,
     error::ServiceError,
@@ -39,8 +41,6 @@ pub const MARKED_MAX: usize = 1_000;
 pub const FOLLOWERS_MAX: usize = 16;
 /// Maximum number of changes read at a time.
 const CHANGES_MAX: usize = 100;
-/// Number of segments whose filters are cached.
-const CACHED_AUDIENCES_MAX: usize = 1_000;
 
 /// An authenticated caller of the inbox, by API key or inbox token. Only [`Service::visitor`] makes one.
 #[derive(Debug, Clone)]
@@ -85,13 +85,6 @@ pub enum Intent {
     /// Mark items.
     Mark,
 }
-
-/// Cache of segment filters for broadcasts.
-#[derive(Default)]
-pub(crate) struct Audiences(Mutex<HashMap<Name, Audience>>);
-
-/// The change sequence at which a segment was read, and its filter, if the segment exists.
-type Audience = (ChangeSequence, Option<Arc<LdapFilter>>);
 
 /// A follower of a feed, with its position.
 pub struct Follower {
@@ -184,6 +177,10 @@ impl Service {
             // The holder of another subscriber's token learns nothing, not even whether this subscriber exists.
             InboxCredential::Pass(pass) => match self.subscriber_store.subscriber(id).await? {
                 Some(found) if found.number == pass.subscriber && (pass.may_mark || intent == Intent::Read) => found,
+                _ if !self.subscriber_store.has_subscriber(pass.subscriber).await? => {
+                    let why = "the subscriber of the inbox token was removed";
+                    return Err(ServiceError::Unauthenticated(CredentialError::Revoked, why));
+                }
                 _ => return Err(ServiceError::Forbidden(scope)),
             },
         };
@@ -363,18 +360,12 @@ impl Service {
     /// Filter of a segment; `None` if the segment does not exist.
     async fn audience(&self, segment: &Name) -> Result<Option<Arc<LdapFilter>>, ServiceError> {
         let place = *self.change_log.newest_change().borrow();
-        if let Some((read_at, filter)) = self.audiences.0.lock().get(segment)
-            && *read_at == place
-        {
-            return Ok(filter.clone());
+        if let Some(filter) = self.audiences.find(segment, place) {
+            return Ok(filter);
         }
         let stored = self.segment_store.segment(segment).await?;
         let filter = stored.and_then(|stored| LdapFilter::parse(&stored.filter).ok()).map(Arc::new);
-        let mut kept = self.audiences.0.lock();
-        if kept.len() >= CACHED_AUDIENCES_MAX {
-            kept.clear();
-        }
-        kept.insert(segment.clone(), (place, filter.clone()));
+        self.audiences.insert(segment.clone(), place, filter.clone());
         Ok(filter)
     }
 }

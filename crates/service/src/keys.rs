@@ -3,13 +3,12 @@
 //! A key is `tocsin_<id>_<secret>` with a secret of 256 random bits; only its SHA-256 is stored. All keys are held in
 //! memory, so that a request costs one hash and one lookup; they are reloaded when the records change.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+mod scopes; // scopes, and sets of them
+mod caller; // authenticated callers
+mod known_keys; // cache of all keys
 
-use arc_swap::ArcSwap;
+use std::time::Duration;
+
 use ring::{
     digest,
     rand::{SecureRandom, SystemRandom},
@@ -18,12 +17,15 @@ use tocsin_model::{
     problem::{Code, CredentialError, Problem},
     time::Timestamp,
 };
-use tocsin_store::{
-    error::StoreError,
-    records::{ApiKey, ApiKeyStore},
-};
+use tocsin_store::records::{ApiKey, ApiKeyStore};
 use tokio::sync::watch;
 
+pub(crate) use self::known_keys::{Keys, follow_changes};
+use self::{caller::resources_of, scopes::Scopes};
+pub use self::{
+    caller::{Caller, CredentialEnd},
+    scopes::Scope,
+};
 use crate::{
     Service,
     error::ServiceError,
@@ -33,240 +35,6 @@ use crate::{
 
 /// Interval at which the clock is read while waiting for an expiry, as the clock can be set.
 const CLOCK_READ_EVERY: Duration = Duration::from_secs(30);
-
-/// A scope of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Scope {
-    /// Everything.
-    Admin,
-    /// Read applications, check definitions.
-    ApplicationsRead,
-    /// Apply and remove applications.
-    ApplicationsWrite,
-    /// Read subscribers, devices and subscriptions; export.
-    SubscribersRead,
-    /// Change subscribers, devices and subscriptions; import.
-    SubscribersWrite,
-    /// Submit events.
-    EventsWrite,
-    /// Read status, batches, notifications, traces and suspensions.
-    OperationsRead,
-    /// Resume, end, match again, probe.
-    OperationsWrite,
-    /// List, make and revoke keys.
-    KeysWrite,
-    /// Read the feeds of all subscribers, and broadcasts.
-    InboxRead,
-    /// Mark feed items, issue inbox tokens, and send broadcasts.
-    InboxWrite,
-    /// Report bounces and complaints, and nothing else: for the webhook of a provider.
-    BouncesWrite,
-    /// Read rows of collections, replica devices, and conflicts.
-    SyncRead,
-    /// Change rows, register devices for replicas, and stop them.
-    SyncWrite,
-    /// Send messages through the receive ports of exchanges, and read their replies.
-    MessagesWrite,
-}
-
-impl Scope {
-    /// All of them.
-    pub const ALL: [Scope; 15] = [
-        Scope::Admin,
-        Scope::ApplicationsRead,
-        Scope::ApplicationsWrite,
-        Scope::SubscribersRead,
-        Scope::SubscribersWrite,
-        Scope::EventsWrite,
-        Scope::OperationsRead,
-        Scope::OperationsWrite,
-        Scope::KeysWrite,
-        Scope::InboxRead,
-        Scope::InboxWrite,
-        Scope::BouncesWrite,
-        Scope::SyncRead,
-        Scope::SyncWrite,
-        Scope::MessagesWrite,
-    ];
-
-    /// Canonical spelling.
-    pub fn word(self) -> &'static str {
-        match self {
-            Scope::Admin => "admin",
-            Scope::ApplicationsRead => "applications:read",
-            Scope::ApplicationsWrite => "applications:write",
-            Scope::SubscribersRead => "subscribers:read",
-            Scope::SubscribersWrite => "subscribers:write",
-            Scope::EventsWrite => "events:write",
-            Scope::OperationsRead => "operations:read",
-            Scope::OperationsWrite => "operations:write",
-            Scope::KeysWrite => "keys:write",
-            Scope::InboxRead => "inbox:read",
-            Scope::InboxWrite => "inbox:write",
-            Scope::BouncesWrite => "bounces:write",
-            Scope::SyncRead => "sync:read",
-            Scope::SyncWrite => "sync:write",
-            Scope::MessagesWrite => "messages:write",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Scopes(u16);
-
-impl Scopes {
-    /// Unknown words, such as scopes of a newer version, are ignored.
-    fn of(words: &[String]) -> Scopes {
-        Scopes(Scope::ALL.into_iter().filter(|scope| words.iter().any(|word| word == scope.word())).map(bit).sum())
-    }
-
-    fn of_all(scopes: &[Scope]) -> Scopes {
-        Scopes(scopes.iter().fold(0, |bits, scope| bits | bit(*scope)))
-    }
-
-    fn contain(self, scope: Scope) -> bool {
-        self.0 & (bit(scope) | bit(Scope::Admin)) != 0
-    }
-
-    /// The first scope of another key that these lack.
-    fn first_missing(self, other: Scopes) -> Option<Scope> {
-        Scope::ALL.into_iter().find(|scope| other.0 & bit(*scope) != 0 && !self.contain(*scope))
-    }
-}
-
-fn bit(scope: Scope) -> u16 {
-    1 << scope as u8
-}
-
-/// An authenticated caller. Only [`Service::authenticate`] makes one.
-#[derive(Debug, Clone)]
-pub struct Caller {
-    key: Arc<str>,
-    /// Hash by which it is looked up again.
-    hash: [u8; 32],
-    scopes: Scopes,
-    /// Resources that the key is limited to; `None`: unlimited.
-    resources: Option<Arc<[Resource]>>,
-    expires_at: Option<Timestamp>,
-}
-
-/// Reason why a credential became invalid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CredentialEnd {
-    /// The key was removed.
-    Revoked,
-    /// The key expired.
-    Expired,
-    /// Scopes, resources or expiry of the key changed.
-    Changed,
-}
-
-impl CredentialEnd {
-    /// Canonical spelling.
-    pub fn word(self) -> &'static str {
-        match self {
-            CredentialEnd::Revoked => "revoked",
-            CredentialEnd::Expired => "expired",
-            CredentialEnd::Changed => "changed",
-        }
-    }
-}
-
-impl From<CredentialEnd> for ServiceError {
-    fn from(end: CredentialEnd) -> Self {
-        let (cause, reason) = match end {
-            CredentialEnd::Revoked => (CredentialError::Revoked, "the key was revoked while it was in use"),
-            CredentialEnd::Expired => (CredentialError::Expired, "the key or token expired while it was in use"),
-            CredentialEnd::Changed => (
-                CredentialError::Changed,
-                "the rights of the key were changed while it was in use: send the request again",
-            ),
-        };
-        ServiceError::Unauthenticated(cause, reason)
-    }
-}
-
-impl Caller {
-    fn of(key: &ApiKey) -> Caller {
-        let (scopes, resources) = (Scopes::of(&key.scopes), resources_of(key));
-        Caller { key: key.id.as_str().into(), hash: key.hash, scopes, resources, expires_at: key.expires_at }
-    }
-
-    /// The public part of the key.
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// The same, shared.
-    pub fn key_id(&self) -> Arc<str> {
-        self.key.clone()
-    }
-
-    /// The time until the key expires; `None`: it does not.
-    pub fn remaining_validity(&self, now: Timestamp) -> Option<Duration> {
-        self.expires_at.map(|end| end.since(now))
-    }
-
-    /// Whether the caller has a scope.
-    ///
-    /// # Errors
-    /// `Forbidden`, naming the scope.
-    pub fn needs(&self, scope: Scope) -> Result<(), ServiceError> {
-        if self.scopes.contain(scope) { Ok(()) } else { Err(ServiceError::Forbidden(scope)) }
-    }
-
-    /// Whether the key is limited to resources.
-    pub fn is_limited(&self) -> bool {
-        self.resources.is_some()
-    }
-
-    /// Whether the key may use its scopes on this resource.
-    pub fn reaches(&self, resource: &Resource) -> bool {
-        self.resources.as_ref().is_none_or(|own| own.iter().any(|own| own.contains(resource)))
-    }
-
-    /// The resources that the key is limited to; empty for an unlimited key.
-    pub fn resources(&self) -> &[Resource] {
-        self.resources.as_deref().unwrap_or_default()
-    }
-
-    /// Whether the caller is not limited to resources, for operations that concern more than one.
-    ///
-    /// # Errors
-    /// `Forbidden`, naming the scope, or `Limited`.
-    pub fn needs_everywhere(&self, scope: Scope) -> Result<(), ServiceError> {
-        self.needs(scope)?;
-        if self.is_limited() { Err(self.limited("this concerns things of all applications")) } else { Ok(()) }
-    }
-
-    /// The error of a limited key.
-    pub fn limited(&self, why: &str) -> ServiceError {
-        let own: Vec<String> = self.resources().iter().map(Resource::to_string).collect();
-        ServiceError::Limited(format!("the key is limited to {}: {why}", own.join(", ")))
-    }
-
-    /// Whether this caller may make, or revoke, a key with these rights (no privilege escalation).
-    ///
-    /// # Errors
-    /// `Forbidden` names the scope that the caller lacks; `Limited`: the other key reaches more.
-    fn covers(&self, scopes: Scopes, resources: Option<&[Resource]>) -> Result<(), ServiceError> {
-        if let Some(scope) = self.scopes.first_missing(scopes) {
-            return Err(ServiceError::Forbidden(scope));
-        }
-        match resources {
-            _ if !self.is_limited() => Ok(()),
-            Some(resources) if resources.iter().all(|resource| self.reaches(resource)) => Ok(()),
-            _ => Err(self.limited("it gives no access to other resources; give `resources` within these")),
-        }
-    }
-}
-
-/// Resources of a stored key. One that this version cannot read gives no access; it never makes a key unlimited.
-fn resources_of(key: &ApiKey) -> Option<Arc<[Resource]>> {
-    let read = || key.resources.iter().filter_map(|text| text.parse().ok()).collect();
-    (!key.resources.is_empty()).then(read)
-}
 
 /// A request for a key.
 #[derive(Debug, Clone, PartialEq)]
@@ -332,59 +100,6 @@ fn generate(
 
 fn hash(key: &str) -> [u8; 32] {
     digest::digest(&digest::SHA256, key.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
-}
-
-/// The keys in memory, by hash. A lookup by hash reveals nothing about partly correct keys (no timing side channel).
-pub(crate) struct Keys {
-    api_key_store: Arc<dyn ApiKeyStore>,
-    /// Counts the reloads.
-    read: watch::Sender<u64>,
-    /// Serializes removals, so that two cannot together remove the last admin key.
-    removing: tokio::sync::Mutex<()>,
-    known: ArcSwap<HashMap<[u8; 32], Caller>>,
-    /// Descriptions by id, also of removed keys.
-    names: ArcSwap<HashMap<String, String>>,
-}
-
-impl Keys {
-    pub(crate) async fn load(api_key_store: Arc<dyn ApiKeyStore>) -> Result<Arc<Keys>, StoreError> {
-        let keys = Arc::new(Keys {
-            api_key_store,
-            read: watch::Sender::new(0),
-            removing: tokio::sync::Mutex::default(),
-            known: ArcSwap::default(),
-            names: ArcSwap::default(),
-        });
-        keys.refresh().await?;
-        Ok(keys)
-    }
-
-    async fn refresh(&self) -> Result<(), StoreError> {
-        let (keys, removed) = (self.api_key_store.api_keys().await?, self.api_key_store.removed_api_keys().await?);
-        let known = keys.iter().map(|key| (key.hash, Caller::of(key))).collect();
-        let names = removed.into_iter().chain(keys.into_iter().map(|key| (key.id, key.description)));
-        let names = names.filter(|(_, description)| !description.trim().is_empty()).collect();
-        self.known.store(Arc::new(known));
-        self.names.store(Arc::new(names));
-        self.read.send_modify(|count| *count += 1);
-        Ok(())
-    }
-}
-
-/// Reloads the keys whenever they change. Ends when the keys are dropped.
-pub(crate) fn follow_changes(keys: &Arc<Keys>) {
-    let mut changes = keys.api_key_store.newest_key_change();
-    let keys: Weak<Keys> = Arc::downgrade(keys);
-    tokio::spawn(async move {
-        while changes.changed().await.is_ok() {
-            let Some(keys) = keys.upgrade() else { return };
-            if let Err(error) = keys.refresh().await {
-                tracing::warn!(%error, "could not read changed API keys; will try again");
-                changes.mark_changed();
-                tokio::time::sleep(Duration::from_millis(500)).await;
-            }
-        }
-    });
 }
 
 impl Service {
@@ -542,19 +257,6 @@ impl Service {
     }
 }
 
-impl Caller {
-    /// Whether two keys have the same rights.
-    fn has_rights_of(&self, other: &Caller) -> bool {
-        (self.scopes, &self.resources, self.expires_at) == (other.scopes, &other.resources, other.expires_at)
-    }
-
-    /// Whether the caller sees a key in lists: a limited one sees those within its resources, and itself.
-    fn may_list_key(&self, key: &ApiKey) -> bool {
-        let is_within = || resources_of(key).is_some_and(|all| all.iter().all(|resource| self.reaches(resource)));
-        !self.is_limited() || key.id == self.key() || is_within()
-    }
-}
-
 /// Parses the resources of a requested key, without duplicates; invalid ones become problems.
 fn requested_resources(new: &NewKey, scopes: &[Scope], problems: &mut Vec<Problem>) -> Vec<Resource> {
     let mut resources: Vec<Resource> = Vec::new();
@@ -632,15 +334,5 @@ mod tests {
         assert_eq!(made.kept.hash, hash(&made.text));
         let other = generate("test", vec![], vec![], None, Timestamp(0)).expect("a key");
         assert_ne!(other.text, made.text);
-    }
-
-    #[test]
-    fn admin_holds_every_scope_and_others_only_their_own() {
-        let admin = Scopes::of(&["admin".into()]);
-        let publisher = Scopes::of(&["events:write".into(), "future:fly".into()]);
-        for scope in Scope::ALL {
-            assert!(admin.contain(scope));
-            assert_eq!(publisher.contain(scope), scope == Scope::EventsWrite, "{}", scope.word());
-        }
     }
 }

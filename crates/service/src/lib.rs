@@ -11,6 +11,8 @@ pub mod imports; // bulk import from NDJSON or CSV
 pub mod keys; // API keys: authentication and authorization
 pub mod roles; // named sets of scopes
 pub mod resources; // resources that an API key is limited to
+mod resource_checks; // access of limited keys to objects
+mod service; // state that all operations share
 mod known; // detection of unknown names in filters
 pub mod operations; // event batches, notification batches, notifications and suspensions
 pub mod suspensions; // details and edits of suspended work
@@ -44,35 +46,26 @@ pub mod trace; // trace of a thing, step by step
 
 pub mod error; // service errors by what the caller can do about them
 pub mod page; // pagination by cursor
-mod text_or_object; // JSON members that are a text or an object
+pub mod text_or_object; // JSON members that are a text or an object
 
 mod csv_cells; // CSV cells safe against formula injection
 mod lines; // splits a byte stream into blocks of whole lines
 pub mod turns; // optimistic concurrency for writers without a condition
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tocsin_capacity::saturation::SaturationMonitor;
 use tocsin_delivery::TokenSigner;
 use tocsin_exchange::Exchanges;
-use tocsin_model::time::Timestamp;
-use tocsin_pipeline::{Clock, Pipeline};
-use tocsin_store::{
-    inbox::Inbox,
-    journal::{
-        ActivityLog, EventLog, Journal, Maintenance, NotificationLog, OpenWork, OperatorActions, RuleStore, Schedules,
-    },
-    records::{
-        ApiKeyStore, ApplicationStore, ChangeLog, Installation, MatchStore, RecipientStore, Records, ScheduleStore,
-        SegmentStore, SubscriberStore, SubscriptionStore, SuppressionStore,
-    },
-};
+use tocsin_pipeline::Pipeline;
+use tocsin_store::{inbox::Inbox, journal::Journal, records::Records};
 
 pub use error::ServiceError;
 pub use keys::{Caller, CredentialEnd, Scope};
 pub use lines::BoxError;
 pub use page::Page;
+pub use service::{FreeSpace, Service};
 
 /// The parts a service is built from.
 pub struct Parts {
@@ -92,58 +85,6 @@ pub struct Parts {
     pub saturation: Option<Arc<Mutex<SaturationMonitor>>>,
     /// The version of the program.
     pub version: &'static str,
-}
-
-/// A folder whose free space limits what can be accepted.
-pub struct FreeSpace {
-    /// The folder.
-    pub folder: PathBuf,
-    /// Returns the free bytes of the file system.
-    pub bytes: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
-    /// Free space below which the service is not ready.
-    pub bytes_min: u64,
-}
-
-/// The service. One instance per process, shared by all protocol front ends.
-pub struct Service {
-    installation: Arc<dyn Installation>,
-    application_store: Arc<dyn ApplicationStore>,
-    subscriber_store: Arc<dyn SubscriberStore>,
-    segment_store: Arc<dyn SegmentStore>,
-    subscription_store: Arc<dyn SubscriptionStore>,
-    suppression_store: Arc<dyn SuppressionStore>,
-    recipient_store: Arc<dyn RecipientStore>,
-    change_log: Arc<dyn ChangeLog>,
-    match_store: Arc<dyn MatchStore>,
-    schedule_store: Arc<dyn ScheduleStore>,
-    api_key_store: Arc<dyn ApiKeyStore>,
-    event_log: Arc<dyn EventLog>,
-    open_work: Arc<dyn OpenWork>,
-    notification_log: Arc<dyn NotificationLog>,
-    rule_store: Arc<dyn RuleStore>,
-    schedules: Arc<dyn Schedules>,
-    operator_actions: Arc<dyn OperatorActions>,
-    activity_log: Arc<dyn ActivityLog>,
-    maintenance: Arc<dyn Maintenance>,
-    inbox: Arc<dyn Inbox>,
-    pipeline: Arc<Pipeline>,
-    exchanges: Option<Arc<Exchanges>>,
-    clock: Arc<dyn Clock>,
-    free_space: Option<FreeSpace>,
-    saturation: Option<Arc<Mutex<SaturationMonitor>>>,
-    version: &'static str,
-    started_at: Timestamp,
-    keys: Arc<keys::Keys>,
-    token_signer: TokenSigner,
-    /// Serializes changes of one application, so that a diff is against the version it replaces.
-    applying: tokio::sync::Mutex<()>,
-    readiness: status::Probe,
-    imports: tokio::sync::Semaphore,
-    audiences: inbox::Audiences,
-    scan_permits: tokio::sync::Semaphore,
-    rule_tests: tokio::sync::Semaphore,
-    /// Serializes writers that set no condition.
-    turns: turns::Turns,
 }
 
 impl Service {
@@ -187,18 +128,13 @@ impl Service {
             version: parts.version,
             started_at,
             keys,
-            applying: tokio::sync::Mutex::new(()),
-            readiness: status::Probe::default(),
+            applying: Arc::default(),
+            readiness: status::DiskProbe::default(),
             imports: tokio::sync::Semaphore::new(imports::CONCURRENT_MAX),
             audiences: inbox::Audiences::default(),
             scan_permits: tokio::sync::Semaphore::new(segments::SEGMENT_SCANS_MAX),
             rule_tests: tokio::sync::Semaphore::new(rules::CONCURRENT_MAX),
             turns: turns::Turns::default(),
         }))
-    }
-
-    /// The clock of the process.
-    pub fn now(&self) -> Timestamp {
-        self.clock.now()
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     Service,
     error::{ServiceError, json_error},
     subscribers::{DeviceDraft, check_device},
-    subscriptions::Draft,
+    subscriptions::{Draft, SubscriptionLine},
 };
 
 /// Maximum number of subscriptions that a subscriber creates itself; operators may create more for it.
@@ -83,7 +83,8 @@ impl Service {
             let present = self.find_subscriber(&owner.subscriber).await?;
             let Some(devices) = change(&present)? else { return Ok(()) };
             let (id, profile) = (present.id, present.profile);
-            let new = NewSubscriber { id, profile, devices: Some(devices), preferences: None };
+            let new =
+                NewSubscriber { kept: Default::default(), id, profile, devices: Some(devices), preferences: None };
             match self
                 .subscriber_store
                 .put_subscriber(new, Precondition::Revision(present.revision), self.clock.now())
@@ -101,12 +102,14 @@ impl Service {
     /// `Invalid` with every problem.
     pub async fn add_own_subscription(&self, owner: &Owner, key: &str, set: &Set) -> Result<(), ServiceError> {
         let mut draft = set.clone();
-        draft.retain(|_, value| !value.is_null());
+        // Null ends the snooze of a subscription that is replaced; other members that are null are as if absent.
+        draft.retain(|name, value| !value.is_null() || name == "snoozed_until");
         draft.insert("application".to_owned(), owner.application.as_str().into());
         draft.insert("subscriber".to_owned(), owner.subscriber.as_str().into());
         draft.entry("key").or_insert_with(|| key.into());
         let text = Json::Object(draft).to_string();
-        let draft: Draft<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
+        let line: SubscriptionLine<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
+        let draft = Draft::from(line);
         let own = SubscriptionFilter {
             application: Some(owner.application.clone()),
             subscriber: Some(owner.subscriber.clone()),
@@ -143,7 +146,9 @@ impl Service {
             let Json::Object(mut merged) = written else { unreachable!("a document is an object") };
             merged.extend(set.clone());
             let text = Json::Object(merged).to_string();
-            let draft: Draft<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
+            let line: SubscriptionLine<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
+            let mut draft = Draft::from(line);
+            draft.enabled.get_or_insert(true);
             match self.update_subscription(&present, draft, Precondition::Revision(present.revision)).await {
                 Err(ServiceError::Changed(_)) => turn.repeat(format_args!("the subscription `{id}`"))?,
                 updated => return updated.map(drop),
@@ -174,13 +179,10 @@ fn named(path: &str, text: &str) -> Result<Name, ServiceError> {
 }
 
 fn changed_device(present: Option<&Device>, set: &Set, mail: &MailChannels) -> Result<Device, ServiceError> {
-    let moves = ["channel", "address"].iter().any(|field| set.contains_key(*field));
     let mut merged = Map::new();
     if let Some(present) = present {
         merged.insert("channel".to_owned(), present.channel.as_str().into());
         merged.insert("address".to_owned(), present.address.as_str().into());
-        let state = if moves { DeviceState::Active } else { present.state };
-        merged.insert("state".to_owned(), serde_json::to_value(state).expect("a state is a word"));
     }
     for (name, value) in set {
         match value {
@@ -188,7 +190,11 @@ fn changed_device(present: Option<&Device>, set: &Set, mail: &MailChannels) -> R
             value => drop(merged.insert(name.clone(), value.clone())),
         }
     }
-    let draft: DeviceDraft = serde_json::from_value(Json::Object(merged)).map_err(|error| json_error(&error))?;
+    let mut draft: DeviceDraft = serde_json::from_value(Json::Object(merged)).map_err(|error| json_error(&error))?;
+    // Null resets it; an absent one is that of the stored device if the address stays.
+    if set.get("state").is_some_and(Json::is_null) {
+        draft.state = Some(DeviceState::Active);
+    }
     let mut problems = Vec::new();
     let checked = check_device(draft, present, mail, "", &mut problems);
     let bare = |problem: Problem| Problem { path: problem.path.trim_start_matches('.').to_owned(), ..problem };

@@ -1,6 +1,5 @@
 //! Preview of templates: renders a notification from a stored or given event, and sends a test message.
 
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tocsin_model::{
     event::EventBatch,
@@ -15,7 +14,6 @@ use tocsin_pipeline::{
     Compiled,
     sample::{FormatError, Part, Preview, PreviewedPart, Sample, SampleError, ShortMessage, TestError, measure_sms},
 };
-use utoipa::ToSchema;
 
 use crate::{
     Service,
@@ -32,42 +30,26 @@ const SUBJECT_CHARACTERS_USUAL: usize = 120;
 const HTML_BYTES_USUAL: usize = 102 << 10;
 
 /// Input of a preview: rule, event, subscription and recipient.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = NotificationPreviewDraft)]
+#[derive(Debug, Default)]
 pub struct PreviewDraft {
     /// Rule. Optional if the application has only one.
-    #[schema(value_type = Option<String>)]
-    #[serde(default)]
     pub rule: Option<Name>,
     /// Id of a stored event, such as `e-12-7`, or an object with the fields of its class.
-    #[schema(value_type = Object)]
     pub event: Option<Box<RawValue>>,
     /// Id of a subscription, such as `s-15`, or an object with the fields of its class; default: all fields null.
-    #[schema(value_type = Option<Object>)]
-    #[serde(default)]
     pub subscription: Option<Box<RawValue>>,
     /// Id of a subscriber, or an object with `locale`, `time_zone` and `attributes`; default: the owner of the
     /// subscription, or an anonymous recipient.
-    #[schema(value_type = Option<Object>)]
-    #[serde(default)]
     pub subscriber: Option<Box<RawValue>>,
     /// Device of the subscriber; default: the one that delivery would choose.
-    #[schema(value_type = Option<String>)]
-    #[serde(default)]
     pub device: Option<Name>,
     /// Channel; default: that of the device.
-    #[schema(value_type = Option<String>)]
-    #[serde(default)]
     pub channel: Option<Name>,
     /// Address; default: that of the device.
-    #[serde(default)]
     pub address: Option<String>,
     /// Locale; default: that of the subscriber.
-    #[serde(default)]
     pub locale: Option<String>,
     /// Definition to use instead of the running one; for previews only.
-    #[serde(default)]
     pub definition: Option<String>,
 }
 

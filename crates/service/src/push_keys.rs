@@ -13,7 +13,7 @@ impl Service {
     /// # Errors
     /// The application is not running.
     pub fn web_push_keys(&self, _: &InboxCaller, name: &Name) -> Result<BTreeMap<String, String>, ServiceError> {
-        let running = self.pipeline.application(name).ok_or_else(|| ServiceError::no_application(name))?;
+        let running = self.running(name)?;
         let key = |channel: &Channel| Some(channel.options.get("public_key")?.as_str()?.to_owned());
         let channels = running.application.channels.iter();
         let channels = channels.filter(|(_, channel)| channel.protocol.as_str() == "webpush");

@@ -1,7 +1,6 @@
 //! Sends failed notifications again: a preview counts them, then a durable request is made once.
 
 use ring::rand::{SecureRandom, SystemRandom};
-use serde::{Deserialize, Serialize};
 use tocsin_model::{
     id::{Name, NotificationBatchId, NotificationId, SubscriberId},
     problem::{Code, Problem},
@@ -10,7 +9,6 @@ use tocsin_model::{
 };
 use tocsin_pipeline::ResendRequest;
 use tocsin_store::journal::Resend;
-use utoipa::ToSchema;
 
 use crate::{
     Service,
@@ -29,89 +27,60 @@ pub const REASON_BYTES_MAX: usize = 256;
 
 /// Selection of failed notifications; all conditions must hold. Delivered notifications and those in flight are never
 /// selected.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = ResendDraft)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Draft {
     /// Outcomes: `refused`, `suspended`, `expired`, `ended`. Default: `refused` and `suspended`; with `as_new`:
     /// `refused` and `expired`.
-    #[serde(default)]
     pub outcomes: Option<Vec<String>>,
     /// Only this notification, such as `n-3-41`.
-    #[serde(default)]
-    #[schema(value_type = Option<String>)]
     pub notification: Option<NotificationId>,
     /// Only what failed at this time or later.
-    #[serde(default)]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub since: Option<Timestamp>,
     /// Only what failed before this time.
-    #[serde(default)]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub until: Option<Timestamp>,
     /// Restricts to this application.
-    #[serde(default)]
-    #[schema(value_type = Option<String>)]
     pub application: Option<Name>,
     /// Restricts to this channel.
-    #[serde(default)]
-    #[schema(value_type = Option<String>)]
     pub channel: Option<Name>,
     /// Restricts to this notification class.
-    #[serde(default)]
-    #[schema(value_type = Option<String>)]
     pub class: Option<Name>,
     /// Only for this subscriber.
-    #[serde(default)]
-    #[schema(value_type = Option<String>)]
     pub subscriber: Option<SubscriberId>,
     /// Only for this device of the subscriber: its channel, unless the subscription names another device.
-    #[serde(default)]
-    #[schema(value_type = Option<String>)]
     pub device: Option<Name>,
     /// Only failures whose reason contains this text.
-    #[serde(default)]
     pub reason: Option<String>,
     /// Whether to send new notifications, with new ids and time to live.
-    #[serde(default)]
     pub as_new: bool,
     /// Confirms that a selection without conditions is intended.
-    #[serde(default)]
     pub all: bool,
     /// For a preview: `next` of the previous one, to continue counting.
-    #[serde(default)]
     pub after: Option<String>,
 }
 
 /// Number of selected notifications.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-#[schema(as = ResendPreview)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preview {
     /// Number in the batches examined.
     pub notifications: u64,
     /// Number of notification batches examined; at most 10,000 per request.
     pub batches: u64,
     /// Cursor to continue counting, as `after`; absent if all were examined.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
 /// A request to send again, and its progress.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[schema(as = Resend)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Document {
     /// Its number.
     pub id: u64,
     /// Selection.
-    #[schema(value_type = serde_json::Value)]
     pub request: serde_json::Value,
     /// Id of the key that made the request.
     pub by: String,
     /// Description of the key.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub by_name: Option<String>,
     /// Time of the request.
-    #[schema(value_type = String, format = DateTime)]
     pub asked_at: Timestamp,
     /// Number of notifications sent again so far.
     pub notifications: u64,
@@ -120,8 +89,6 @@ pub struct Document {
     /// Last notification batch of the request.
     pub last: String,
     /// Time of completion.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub done_at: Option<Timestamp>,
 }
 

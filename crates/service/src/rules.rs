@@ -9,7 +9,6 @@ mod measure; // what a rule costs, beside one that matches nothing
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tocsin_matching::{
     chronicle::tables::EntryChange,
@@ -31,7 +30,6 @@ use tocsin_pipeline::{
     subject, view_subscribers,
 };
 use tocsin_store::queries::{QuerySet, QueryTables};
-use utoipa::ToSchema;
 
 pub use measure::Cost;
 /// Evaluation of a rule for one event and subscription.
@@ -67,62 +65,61 @@ const PAGE: usize = 5_000;
 const BATCHES_MAX: usize = 10_000;
 
 /// Input of a rule test.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = RuleTest)]
+#[derive(Debug, Default)]
 pub struct TestDraft {
-    /// Name of a rule of the running version, or an inline rule: `on`, `subscription`, `when`.
-    #[schema(value_type = RuleDraft)]
-    pub rule: Option<serde_json::Value>,
+    /// The tested rule.
+    pub rule: Option<RuleChoice>,
     /// Events to test, each an object with the class's fields; at most 1,000.
-    #[serde(default)]
-    #[schema(value_type = Vec<std::collections::BTreeMap<String, serde_json::Value>>)]
     pub events: Vec<Box<RawValue>>,
     /// Number of newest stored events of the class to use instead of `events`; at most 1,000.
-    #[serde(default)]
     pub last: Option<usize>,
-    /// Explain for this subscription only, condition by condition: an id such as `s-15`, or an inline subscription.
-    #[serde(default)]
-    #[schema(value_type = Option<SubjectDraft>)]
-    pub subscription: Option<serde_json::Value>,
+    /// Explain for this subscription only, condition by condition.
+    pub subscription: Option<SubjectChoice>,
     /// Number of stored subscriptions of the class to test, by number; 1 to 1,000,000, default 100,000.
-    #[serde(default)]
     pub subscriptions: Option<usize>,
     /// Number of matching subscriptions listed per event; 0 to 100, default 10.
-    #[serde(default)]
     pub show: Option<usize>,
     /// Whether to measure the rule as well, against a baseline: a rule on the same event class that matches nothing.
     /// Takes two seconds.
-    #[serde(default)]
     pub measure: bool,
 }
 
+/// A rule to test.
+#[derive(Debug)]
+pub enum RuleChoice {
+    /// A rule of the running version, by its name.
+    Named(String),
+    /// An inline rule.
+    Inline(RuleDraft),
+}
+
 /// An inline rule of a test.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub struct RuleDraft {
     /// The event class.
-    #[schema(value_type = String)]
-    on: Name,
+    pub on: Name,
     /// The subscription class.
-    #[schema(value_type = String)]
-    subscription: Name,
+    pub subscription: Name,
     /// The predicate over `event` and `sub`, in CEL; without one every pair matches.
-    #[serde(default)]
-    when: Option<String>,
+    pub when: Option<String>,
+}
+
+/// A subscription on which a rule is tested.
+#[derive(Debug)]
+pub enum SubjectChoice {
+    /// A stored subscription.
+    Stored(SubscriptionId),
+    /// An inline subscription.
+    Inline(SubjectDraft),
 }
 
 /// An inline subscription.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub struct SubjectDraft {
     /// The fields of its class.
-    #[serde(default)]
-    #[schema(value_type = Option<std::collections::BTreeMap<String, serde_json::Value>>)]
-    values: Option<serde_json::Value>,
+    pub values: Option<serde_json::Value>,
     /// Own filter over the event.
-    #[serde(default)]
-    filter: Option<FilterDraft>,
+    pub filter: Option<FilterDraft>,
 }
 
 /// Result of a rule test.
@@ -209,7 +206,7 @@ impl Service {
             explanation.query = plan.to_vec();
             explanation.warnings.extend_from_slice(warnings);
         }
-        let Some(subject) = &draft.subscription else {
+        let Some(subject) = draft.subscription else {
             let limit = bounded("subscriptions", draft.subscriptions, SUBSCRIPTIONS_USUAL, 1, SUBSCRIPTIONS_MAX)?;
             let shown = bounded("show", draft.show, SHOWN_DEFAULT, 0, SHOWN_MAX)?;
             let (index, unusable, all) = self.test_index(&tested, limit, &entries).await?;
@@ -403,38 +400,30 @@ impl Service {
         &self,
         compiled: &Compiled,
         tested: &Tested,
-        subject: &serde_json::Value,
+        subject: SubjectChoice,
     ) -> Result<SubscriptionView, ServiceError> {
         let unreadable =
             |_| ServiceError::invalid(Code::Conflict, "subscription", "does not fit this version of its class");
         let read = |id, values: &str, filter: Option<&_>| {
             SubscriptionView::read(&tested.rules, id, &tested.class, values, filter).map_err(unreadable)
         };
-        if let serde_json::Value::String(id) = subject {
-            let id: SubscriptionId = id.parse().map_err(|_| {
-                ServiceError::from(
-                    Problem::new(Code::InvalidFormat, "subscription", format!("`{id}` is no id, such as `s-15`"))
-                        .param("format", "id")
-                        .param("value", id.to_string()),
-                )
-            })?;
-            let stored = self.subscription_store.subscription(id).await?;
-            let stored = stored.ok_or_else(|| ServiceError::Missing(format!("the subscription {id}")))?;
-            if (&stored.application, &stored.class) != (&tested.application, &tested.class) {
-                let message = format!(
-                    "{id} is of the class `{}` of `{}`, and the rule looks through `{}` of `{}`",
-                    stored.class, stored.application, tested.class, tested.application
-                );
-                return Err(ServiceError::invalid(Code::Mismatch, "subscription", message));
+        let draft = match subject {
+            SubjectChoice::Stored(id) => {
+                let stored = self.subscription_store.subscription(id).await?;
+                let stored = stored.ok_or_else(|| ServiceError::Missing(format!("the subscription {id}")))?;
+                if (&stored.application, &stored.class) != (&tested.application, &tested.class) {
+                    let message = format!(
+                        "{id} is of the class `{}` of `{}`, and the rule looks through `{}` of `{}`",
+                        stored.class, stored.application, tested.class, tested.application
+                    );
+                    return Err(ServiceError::invalid(Code::Mismatch, "subscription", message));
+                }
+                let subscription_view = read(id, &stored.values, stored.terms.filter.as_ref())?;
+                let view = self.views(tested, &[stored.subscriber_number]).await?.pop().unwrap_or_default();
+                return Ok(subscription_view.of(&tested.rules, view));
             }
-            let subscription_view = read(id, &stored.values, stored.terms.filter.as_ref())?;
-            let view = self.views(tested, &[stored.subscriber_number]).await?.pop().unwrap_or_default();
-            return Ok(subscription_view.of(&tested.rules, view));
-        }
-        let draft: SubjectDraft = serde_json::from_value(subject.clone()).map_err(|error| {
-            let problem = Problem::new(Code::WrongType, "subscription", error.to_string());
-            ServiceError::Invalid(vec![problem.hint("give an id such as `s-15`, or `values` and `filter`")])
-        })?;
+            SubjectChoice::Inline(draft) => draft,
+        };
         let class = subscriptions::Class::of(compiled, tested.class.as_str())
             .map_err(|problem| ServiceError::Invalid(vec![problem]))?;
         let values = draft.values.map_or_else(|| "{}".to_owned(), |values| values.to_string());
@@ -459,10 +448,10 @@ impl Service {
 }
 
 /// Compiles the tested rule alone.
-fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Tested, ServiceError> {
+fn tested(compiled: &Compiled, rule: Option<&RuleChoice>) -> Result<Tested, ServiceError> {
     let running = &compiled.application;
     match rule {
-        Some(serde_json::Value::String(name)) => {
+        Some(RuleChoice::Named(name)) => {
             let Some((name, rule)) = running.rules.get_key_value(name.as_str()) else {
                 let known: Vec<&str> = running.rules.keys().map(Name::as_str).collect();
                 let hint = match closest(name, known.iter().copied()) {
@@ -480,13 +469,10 @@ fn tested(compiled: &Compiled, rule: Option<&serde_json::Value>) -> Result<Teste
             };
             alone(compiled, name, Rule { enabled: true, ..rule.clone() }, None, "")
         }
-        Some(draft) => {
-            let draft: RuleDraft = serde_json::from_value(draft.clone()).map_err(|error| {
-                let problem = Problem::new(Code::WrongType, "rule", error.to_string());
-                ServiceError::Invalid(vec![problem.hint("give a rule's name, or `on`, `subscription` and `when`")])
-            })?;
+        Some(RuleChoice::Inline(draft)) => {
             let (name, class) = nothing();
-            let rule = Rule { when: draft.when, ..Rule::new(draft.on, draft.subscription, name.clone()) };
+            let rule = Rule::new(draft.on.clone(), draft.subscription.clone(), name.clone());
+            let rule = Rule { when: draft.when.clone(), ..rule };
             alone(compiled, &name, rule, Some(class), "rule")
         }
         None => {

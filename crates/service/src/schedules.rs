@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tocsin_model::{
     application::{Application, GRACE, Limits, Missed, Recurs, Rule, RuleSchedule},
     definition::write_duration,
@@ -12,7 +11,6 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::journal::{RuleStop, ScheduleKey, ScheduleRun};
-use utoipa::ToSchema;
 
 use crate::{
     Service,
@@ -26,25 +24,20 @@ use crate::{
 pub const RUNS_MAX: usize = 100;
 
 /// Input for explaining a schedule.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone)]
 pub struct PreviewDraft {
     /// The schedule.
     pub schedule: ScheduleDraft,
     /// Time zone of the recipient, if the schedule names none; default `UTC`.
-    #[serde(default)]
     pub time_zone: Option<String>,
     /// Start; default: now.
-    #[serde(default)]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub from: Option<Timestamp>,
     /// Number of runs; 1 to 100, default 10.
-    #[serde(default)]
     pub count: Option<usize>,
 }
 
 /// Explanation of a schedule.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Preview {
     /// Its canonical text.
     pub schedule: String,
@@ -55,71 +48,50 @@ pub struct Preview {
     /// Next runs. Fewer than requested: the schedule ends after them.
     pub runs: Vec<PreviewRun>,
     /// Warnings: the schedule has ended, or is due more often than subscriptions may be.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
 /// One time at which a schedule is due.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PreviewRun {
     /// When.
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// Local time in its zone.
     pub local: String,
     /// Policy that decided it, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
 /// Progress of a schedule of a rule.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ScheduleStatus {
     /// The rule.
-    #[schema(value_type = String)]
     pub rule: Name,
     /// The schedule, with its zone.
     pub schedule: String,
     /// Policy for missed runs.
     pub missed: String,
     /// Time up to which its due times are processed.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub last_run: Option<Timestamp>,
     /// Next due time; null: none.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub next_run: Option<Timestamp>,
     /// Missed runs that were not repeated.
     pub skipped: u64,
     /// When runs were last skipped.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub skipped_at: Option<Timestamp>,
     /// Whether the rule is stopped, so that its runs wait.
     pub stopped: bool,
 }
 
 /// Due times of a subscription.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SubscriptionSchedule {
     /// Its schedule, in the effective time zone, with its next runs.
     pub preview: Preview,
     /// Events accepted before this time do not count.
-    #[schema(value_type = String, format = DateTime)]
     pub since: Timestamp,
     /// Rules that follow it.
     pub rules: Vec<ScheduleStatus>,
-}
-
-impl ScheduleDraft {
-    /// The schedule that it describes; the zone may be open.
-    pub(crate) fn read(&self) -> Result<Schedule, Vec<Problem>> {
-        match self {
-            ScheduleDraft::Text(text) => Schedule::parse_floating(text),
-            ScheduleDraft::Fields(fields) => match &fields.time_zone {
-                Some(zone) => Schedule::new(&fields.start, zone, fields.rule.as_deref()),
-                None => Schedule::floating(&fields.start, fields.rule.as_deref()),
-            },
-        }
-    }
 }
 
 /// Next runs of a schedule, with the policies that decide them. `least`: minimum interval between two runs.
@@ -266,8 +238,7 @@ impl Service {
         limit: usize,
     ) -> Result<Page<ScheduleStatus>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        let compiled =
-            self.pipeline.application(application).ok_or_else(|| ServiceError::no_application(application))?;
+        let compiled = self.running(application)?;
         let wrong = || {
             ServiceError::from(
                 Problem::new(Code::InvalidFormat, "after", "is not a cursor that a page of this list gave")

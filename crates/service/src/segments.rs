@@ -1,6 +1,5 @@
 //! Segments: saved filters over subscribers, their members and their sizes.
 
-use serde::{Deserialize, Serialize};
 use tocsin_model::{
     id::{Name, SubscriberId},
     ldap::{Entry, LdapFilter, Truth},
@@ -10,7 +9,6 @@ use tocsin_model::{
 };
 use tocsin_store::inbox::BroadcastHead;
 use tocsin_store::records::{NewSegment, Precondition, SegmentScanBounds};
-use utoipa::ToSchema;
 
 use crate::{
     Service,
@@ -36,36 +34,19 @@ const LOOKS_AT_ONCE: u64 = 10_000;
 /// Reserved name: it is a path of the API.
 const PREVIEW: &str = "preview";
 
-/// Input of a segment. Properties that the platform adds may be present and are ignored.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = SegmentDraft)]
+/// Input of a segment.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Draft {
     /// Its name: a letter, then up to 63 letters, digits, `_` or `-`; not `preview`.
-    #[serde(default)]
     pub name: Option<String>,
     /// Description.
-    #[serde(default)]
     pub description: Option<String>,
     /// A filter of LDAP (RFC 4515) over the subscriber's attributes, such as `(&(region=Vienna)(age>=18))`.
     pub filter: String,
-    #[serde(default, rename = "canonical")]
-    #[schema(ignore)]
-    _canonical: serde::de::IgnoredAny,
-    #[serde(default, rename = "created_at")]
-    #[schema(ignore)]
-    _created_at: serde::de::IgnoredAny,
-    #[serde(default, rename = "updated_at")]
-    #[schema(ignore)]
-    _updated_at: serde::de::IgnoredAny,
-    #[serde(default, rename = "revision")]
-    #[schema(ignore)]
-    _revision: serde::de::IgnoredAny,
 }
 
-/// A stored segment. A [`Draft`] can parse it.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[schema(as = Segment)]
+/// A stored segment.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Document {
     /// Its name.
     pub name: String,
@@ -76,10 +57,8 @@ pub struct Document {
     /// The filter in normal form: equal filters have equal normal forms.
     pub canonical: Option<String>,
     /// When it was made.
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// When it last changed.
-    #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
     /// Grows with each change.
     pub revision: u64,
@@ -100,23 +79,18 @@ impl From<Segment> for Document {
 }
 
 /// Input of a segment preview.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = SegmentPreviewRequest)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ask {
     /// A filter, as a segment has it.
     pub filter: String,
     /// Number of members to return; 0 to 100, default 10.
-    #[serde(default)]
     pub sample: Option<usize>,
     /// Cursor of the previous preview, to continue counting.
-    #[serde(default)]
     pub after: Option<String>,
 }
 
 /// Number of matching subscribers, and some of them.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[schema(as = SegmentPreview)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Preview {
     /// The filter in normal form.
     pub canonical: String,
@@ -128,15 +102,13 @@ pub struct Preview {
     /// Total number of subscribers.
     pub subscribers: u64,
     /// Cursor to continue counting, as `after`; absent if all were examined.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// First members, in the order of their ids.
     pub sample: Vec<subscribers::Document>,
 }
 
 /// Membership of a subscriber in a segment, with the reason.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[schema(as = SegmentMembership)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Membership {
     /// Whether the subscriber is a member: only if the filter is true.
     pub member: bool,
@@ -147,8 +119,7 @@ pub struct Membership {
 }
 
 /// Result of one part of a filter for a subscriber.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[schema(as = SegmentPart)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Part {
     /// The part.
     pub filter: String,

@@ -1,11 +1,9 @@
 //! Event sources of applications, and their status.
 
-use serde::Serialize;
 use tocsin_model::{
     id::{EventBatchId, Name},
     time::Timestamp,
 };
-use utoipa::ToSchema;
 
 use crate::{
     Service,
@@ -14,31 +12,24 @@ use crate::{
 };
 
 /// Current state of a running source; counters since it was started.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SourceStatus {
     /// Its name.
-    #[schema(value_type = String)]
     pub source: Name,
     /// Its kind, such as `directory`.
-    #[schema(value_type = String)]
     pub kind: Name,
     /// The class of its events.
-    #[schema(value_type = String)]
     pub class: Name,
     /// `starting`, `running`, `waiting` for room in the journal, `held` while it is switched off, `backing_off` after a
     /// failure, or `failed` after many failures. In the last two states it is reopened automatically.
     pub state: &'static str,
     /// Since when.
-    #[schema(value_type = String)]
     pub since: Timestamp,
     /// Current problem.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Failures in a row.
     pub failures: u32,
     /// Time at which it is opened again.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub retry_at: Option<Timestamp>,
     /// Batches accepted.
     pub batches: u64,
@@ -47,21 +38,14 @@ pub struct SourceStatus {
     /// Rejected items that are not valid events of the class; files are not counted, they become `.err`.
     pub refused: u64,
     /// Reason for the last rejection.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_reason: Option<String>,
     /// The last batch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub last_batch: Option<EventBatchId>,
     /// When it was accepted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub last_batch_at: Option<Timestamp>,
     /// Age of the oldest event of the last batch when it was read.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lag_seconds: Option<f64>,
     /// Backlog at the source's server: files or messages.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<u64>,
 }
 

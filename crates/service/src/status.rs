@@ -1,5 +1,7 @@
 //! Status and readiness of the platform.
 
+mod disk_probe; // result of the last disk probe
+
 use std::time::Duration;
 
 pub use tocsin_capacity::saturation::{ResourceState, RoleState, Saturation};
@@ -13,6 +15,7 @@ use tocsin_store::{
     spool::PartitionLoad,
 };
 
+pub(crate) use self::disk_probe::DiskProbe;
 use crate::{
     Service,
     attention::each_channel,
@@ -45,8 +48,8 @@ pub struct Status {
     pub inbox: InboxCounts,
     /// Waiting work.
     pub backlog: Backlog,
-    /// Exchange messages that wait for an operator; `None` if they are not counted. The count ends at
-    /// [`crate::attention::SUSPENDED_MESSAGES_MAX`].
+    /// Exchange messages that wait for an operator; `None` if they are not counted, or the spool is unavailable. The
+    /// count ends at [`crate::attention::SUSPENDED_MESSAGES_MAX`].
     pub suspended_messages: Option<u64>,
     /// Totals since the journal was made.
     pub totals: Totals,
@@ -83,18 +86,18 @@ pub struct LatencySummaries {
     pub end_to_end: Percentiles,
 }
 
-/// Last probe of the disk: time and result. One caller probes at a time; the others use its result.
-#[derive(Default)]
-pub(crate) struct Probe(tokio::sync::Mutex<Option<(Timestamp, Result<(), String>)>>);
-
 impl Service {
     /// Returns the status of the platform.
     ///
     /// # Errors
-    /// The scope `operations:read` is missing, or the spool is unavailable.
+    /// The scope `operations:read` is missing.
     pub async fn status(&self, caller: &Caller) -> Result<Status, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
-        Ok(Status { suspended_messages: Some(self.suspended_messages().await?), ..self.totals() })
+        let suspended_messages = self.suspended_messages().await;
+        if let Err(error) = &suspended_messages {
+            tracing::warn!(%error, "the suspended messages are not counted: the spool is unavailable");
+        }
+        Ok(Status { suspended_messages: suspended_messages.ok(), ..self.totals() })
     }
 
     /// The public part of the status, without personal data, as the status page shows it.
@@ -133,13 +136,18 @@ impl Service {
         }
     }
 
-    /// Faults that do not prevent service: destinations whose messages wait and are not sent.
-    pub fn stall_warnings(&self) -> Vec<String> {
+    /// Faults that do not prevent service of the rest: definitions that do not run, and destinations whose messages
+    /// wait and are not sent. The reasons of the former are only in `tocsin attention`, which needs a key.
+    pub fn readiness_warnings(&self) -> Vec<String> {
+        let applications = self.pipeline.failed_applications().into_iter();
+        let exchanges = self.exchanges.as_ref().map(|all| all.operations.failed_exchanges()).unwrap_or_default();
+        let failed = applications.map(|(name, _)| format!("the application `{name}` does not run"));
+        let failed = failed.chain(exchanges.into_iter().map(|(name, _)| format!("the exchange `{name}` does not run")));
         let stalled = self.destinations_in(DestinationState::Stalled);
         let text = |stalled: &[(String, u64)]| {
             format!("messages wait for open destinations without being sent: {}", each_channel(stalled))
         };
-        (!stalled.is_empty()).then(|| text(&stalled)).into_iter().collect()
+        failed.chain((!stalled.is_empty()).then(|| text(&stalled))).collect()
     }
 
     /// Reasons why the platform is not ready; empty if it is. The disk is probed at most every few seconds.

@@ -1,273 +1,34 @@
 //! Subscribers and their devices.
 
-use std::collections::BTreeMap;
+mod drafts; // drafts and their checks
+mod lines; // lines of exports and imports
 
-use serde::{Deserialize, Serialize};
 use tocsin_model::{
     id::{Name, SubscriberId},
     mailbox::MailChannels,
     merge_patch::{TooDeep, merge_patch},
-    preferences::Preferences,
     problem::{Code, Problem},
-    subscriber::{self, DEVICES_MAX, Device, Profile, Subscriber, check_attributes, check_profile},
-    time::Timestamp,
-    value::Value,
+    subscriber::{DEVICES_MAX, DeviceState, Subscriber},
 };
 use tocsin_store::{
     error::StoreError,
     records::{NewSubscriber, Precondition, PutDevice, SubscriberFilter},
 };
-use utoipa::ToSchema;
 
+pub use self::{
+    drafts::{Draft, check, check_address},
+    lines::{DeviceDraft, Document},
+};
+pub(crate) use self::{
+    drafts::{check_device, check_export},
+    lines::SubscriberLine,
+};
 use crate::{
     Service,
     error::{ServiceError, json_error},
     keys::{Caller, Scope},
     page::{Page, key_of},
 };
-
-/// Input of a subscriber. Properties that the platform adds (`created_at`, `updated_at`, `revision`) may be present,
-/// as in an export, and are ignored.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = SubscriberDraft)]
-pub struct Draft {
-    /// Its id: 1 to 255 characters without control characters or `/`.
-    #[serde(default)]
-    pub id: Option<String>,
-    /// Whether the subscriber receives notifications; default true.
-    #[serde(default)]
-    pub enabled: Option<bool>,
-    /// BCP 47 language tag, such as `de-AT`.
-    #[serde(default)]
-    pub locale: Option<String>,
-    /// IANA time zone, such as `Europe/Vienna`.
-    #[serde(default)]
-    pub time_zone: Option<String>,
-    /// Any JSON values by name.
-    #[serde(default)]
-    #[schema(value_type = Option<std::collections::BTreeMap<String, serde_json::Value>>)]
-    pub attributes: Option<BTreeMap<String, Value>>,
-    /// Devices by name. If absent, stored devices are kept.
-    #[serde(default)]
-    #[schema(value_type = Option<std::collections::BTreeMap<String, DeviceDraft>>)]
-    pub devices: Option<BTreeMap<String, DeviceDraft>>,
-    /// Preferences: `quiet_hours`, such as `["22:00-07:00"]`, and `notifications`, by
-    /// `<application>/<class>`, `<application>` or `*`, each with `enabled`, `channels` and `prefer`. When left out, what
-    /// it said stays.
-    #[serde(default)]
-    #[schema(value_type = Option<serde_json::Value>)]
-    pub preferences: Option<Preferences>,
-    #[serde(default, rename = "created_at")]
-    #[schema(ignore)]
-    _created_at: serde::de::IgnoredAny,
-    #[serde(default, rename = "updated_at")]
-    #[schema(ignore)]
-    _updated_at: serde::de::IgnoredAny,
-    /// Marks a line of an export.
-    #[serde(default)]
-    #[schema(ignore)]
-    pub(crate) revision: Option<serde::de::IgnoredAny>,
-    #[serde(default, rename = "warnings")]
-    #[schema(ignore)]
-    _warnings: serde::de::IgnoredAny,
-}
-
-/// Input of a device.
-#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DeviceDraft {
-    /// Channel of an application through which the device is reached.
-    pub channel: String,
-    /// Address on the channel: a mailbox, a URL, ...
-    pub address: String,
-    /// `active`, `disabled`, `bounced` or `failed`; default `active`.
-    #[serde(default)]
-    #[schema(value_type = Option<String>)]
-    pub state: tocsin_model::subscriber::DeviceState,
-}
-
-/// A stored subscriber. A [`Draft`] can parse it.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[schema(as = Subscriber)]
-pub struct Document {
-    /// Its id.
-    pub id: String,
-    /// Whether the subscriber receives notifications.
-    pub enabled: bool,
-    /// BCP 47 language tag.
-    pub locale: Option<String>,
-    /// IANA time zone.
-    pub time_zone: Option<String>,
-    /// Attributes by name.
-    #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
-    pub attributes: BTreeMap<String, Value>,
-    /// Devices by name.
-    pub devices: BTreeMap<String, DeviceDraft>,
-    /// Preferences: quiet hours, and settings by notification class.
-    #[schema(value_type = serde_json::Value)]
-    pub preferences: Preferences,
-    /// When it was made.
-    #[schema(value_type = String, format = DateTime)]
-    pub created_at: Timestamp,
-    /// When it or one of its devices last changed.
-    #[schema(value_type = String, format = DateTime)]
-    pub updated_at: Timestamp,
-    /// Grows with each change.
-    pub revision: u64,
-    /// Warnings about devices that cannot be reached, in the answer to a request that stored them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<String>,
-}
-
-impl From<Subscriber> for Document {
-    fn from(subscriber: Subscriber) -> Self {
-        let device = |(name, device): (Name, Device)| {
-            let Device { channel, address, state } = device;
-            (name.to_string(), DeviceDraft { channel: channel.to_string(), address, state })
-        };
-        Document {
-            id: subscriber.id.to_string(),
-            enabled: subscriber.profile.enabled,
-            locale: subscriber.profile.locale,
-            time_zone: subscriber.profile.time_zone,
-            attributes: subscriber.profile.attributes,
-            devices: subscriber.devices.into_iter().map(device).collect(),
-            preferences: subscriber.preferences,
-            created_at: subscriber.created_at,
-            updated_at: subscriber.updated_at,
-            revision: subscriber.revision,
-            warnings: Vec::new(),
-        }
-    }
-}
-
-/// Checks a draft and returns all problems. `stored`: the devices that the subscriber already has.
-///
-/// # Errors
-/// Every problem found.
-pub fn check(
-    draft: Draft,
-    id: Option<&SubscriberId>,
-    stored: &BTreeMap<Name, Device>,
-    mail: &MailChannels,
-) -> Result<NewSubscriber, Vec<Problem>> {
-    let mut problems = Vec::new();
-    let id = match (&draft.id, id) {
-        (Some(written), Some(id)) if written != id.as_str() => {
-            problems.push(Problem::address_mismatch("id", written, id));
-            None
-        }
-        (_, Some(id)) => Some(id.clone()),
-        (Some(written), None) => match written.parse::<SubscriberId>() {
-            Ok(id) => Some(id),
-            Err(error) => {
-                problems.push(Problem::not(Code::InvalidFormat, "id", error.expected).param("format", "id"));
-                None
-            }
-        },
-        (None, None) => {
-            problems.push(Problem::new(Code::Required, "id", "is required: give a string"));
-            None
-        }
-    };
-    let profile = Profile {
-        enabled: draft.enabled.unwrap_or(true),
-        locale: draft.locale,
-        time_zone: draft.time_zone,
-        attributes: draft.attributes.unwrap_or_default(),
-    };
-    problems.extend(check_profile(&profile));
-    problems.extend(check_attributes(&profile.attributes));
-    problems.extend(draft.preferences.iter().flat_map(Preferences::check));
-    let devices = draft.devices.map(|devices| {
-        if devices.len() > DEVICES_MAX {
-            problems.push(Problem::too_many("devices", devices.len(), DEVICES_MAX));
-        }
-        let checked = devices.into_iter().filter_map(|(name, device)| {
-            let path = format!("devices.{name}");
-            let parsed = name.parse::<Name>().map_err(|error| {
-                problems.push(Problem::not(Code::InvalidFormat, &path, error.expected).param("format", "name"))
-            });
-            let parsed = parsed.ok();
-            let stored = parsed.as_ref().and_then(|name| stored.get(name));
-            let device = check_device(device, stored, mail, &path, &mut problems);
-            Some((parsed?, device?))
-        });
-        checked.collect::<Vec<_>>()
-    });
-    match id {
-        Some(id) if problems.is_empty() => Ok(NewSubscriber { id, profile, devices, preferences: draft.preferences }),
-        _ => Err(problems),
-    }
-}
-
-/// Checks a line of an export. An address that its channel rejects now is stored with a warning: it was valid in an
-/// earlier version of the application.
-///
-/// # Errors
-/// Every other problem found.
-pub(crate) fn check_export(draft: Draft, mail: &MailChannels) -> Result<(NewSubscriber, Vec<Problem>), Vec<Problem>> {
-    let problems = match check(draft.clone(), None, &BTreeMap::new(), mail) {
-        Ok(new) => return Ok((new, Vec::new())),
-        Err(problems) => problems,
-    };
-    let as_exported = |(name, device): (&String, &DeviceDraft)| {
-        subscriber::check_address(&device.address).ok()?;
-        let channel = device.channel.parse().ok()?;
-        Some((name.parse().ok()?, Device { channel, address: device.address.clone(), state: device.state }))
-    };
-    let stored = draft.devices.iter().flatten().filter_map(as_exported).collect();
-    Ok((check(draft, None, &stored, mail)?, problems))
-}
-
-/// Problem of a device address, if any.
-///
-/// # Errors
-/// It is no valid address, or no push subscription where one is required.
-pub fn check_address(mail: &MailChannels, channel: &Name, address: &str) -> Result<String, Problem> {
-    let address = mail.normalize(channel, address)?;
-    subscriber::check_address(&address)?;
-    // No other kind of address begins like this.
-    if address.starts_with('{') {
-        tocsin_delivery::webpush::check_subscription(&address).map_err(|wrong| {
-            Problem::new(Code::InvalidFormat, "address", wrong)
-                .param("format", "push_subscription")
-                .hint("give what the browser's `JSON.stringify(subscription)` writes")
-        })?;
-    }
-    Ok(address)
-}
-
-/// Checks a device. An unchanged stored device is accepted, even if an earlier version accepted what is now rejected.
-pub(crate) fn check_device(
-    device: DeviceDraft,
-    stored: Option<&Device>,
-    mail: &MailChannels,
-    path: &str,
-    problems: &mut Vec<Problem>,
-) -> Option<Device> {
-    let DeviceDraft { channel, address, state } = device;
-    if let Some(stored) = stored
-        && (stored.channel.as_str(), &stored.address) == (channel.as_str(), &address)
-    {
-        return Some(Device { state, ..stored.clone() });
-    }
-    let channel = channel.parse::<Name>();
-    if let Err(error) = &channel {
-        problems
-            .push(Problem::not(Code::InvalidFormat, format!("{path}.channel"), error.expected).param("format", "name"));
-    }
-    // Without a channel, the address can still be checked in part.
-    let address = match &channel {
-        Ok(channel) => check_address(mail, channel, &address),
-        Err(_) => subscriber::check_address(&address).map(|()| address),
-    };
-    let address = address.map_err(|problem| {
-        problems.push(Problem { path: format!("{path}.address"), ..problem });
-    });
-    Some(Device { channel: channel.ok()?, address: address.ok()?, state })
-}
 
 /// Precondition for storing a subscriber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -370,10 +131,16 @@ impl Service {
             }
             let mut merged = serde_json::to_value(Document::from(present)).expect("a document is always JSON");
             merge(&mut merged, patch)?;
-            let mut draft: Draft = serde_json::from_value(merged).map_err(|error| json_error(&error))?;
+            let line: SubscriberLine = serde_json::from_value(merged).map_err(|error| json_error(&error))?;
+            let mut draft = Draft::from(line);
             // A patch that removes them does so on purpose.
             draft.devices.get_or_insert_default();
             draft.preferences.get_or_insert_default();
+            // The stored states were merged, so an absent one was removed by the patch: it has its default again.
+            draft.enabled.get_or_insert(true);
+            for device in draft.devices.iter_mut().flat_map(|devices| devices.values_mut()) {
+                device.state.get_or_insert(DeviceState::Active);
+            }
             let new = check(draft, Some(id), &stored, &self.mail_channels()).map_err(ServiceError::Invalid)?;
             match self.subscriber_store.put_subscriber(new, Precondition::Revision(seen), self.clock.now()).await {
                 // Another writer was faster: the patch is applied to its result, unless the caller set a condition.
@@ -422,6 +189,7 @@ impl Service {
         let mut problems = Vec::new();
         let present = self.find_subscriber(id).await?;
         let stored = present.devices.get(name);
+        let keeps_state = device.state.is_none();
         let device = check_device(device, stored, &self.mail_channels(), "", &mut problems).ok_or_else(|| {
             let named = |problem: Problem| Problem { path: problem.path.trim_start_matches('.').to_owned(), ..problem };
             ServiceError::Invalid(problems.into_iter().map(named).collect())
@@ -434,12 +202,21 @@ impl Service {
             ));
         }
         let stored = match revision {
-            None => self.subscriber_store.put_device(PutDevice { id, name, device, now: self.clock.now() }).await?,
+            None => {
+                let put = PutDevice { id, name, device, keeps_state, now: self.clock.now() };
+                self.subscriber_store.put_device(put).await?
+            }
             Some(revision) => {
                 let mut devices = present.devices;
                 devices.insert(name.clone(), device);
                 let devices = Some(devices.into_iter().collect());
-                let whole = NewSubscriber { id: id.clone(), profile: present.profile, devices, preferences: None };
+                let whole = NewSubscriber {
+                    kept: Default::default(),
+                    id: id.clone(),
+                    profile: present.profile,
+                    devices,
+                    preferences: None,
+                };
                 self.subscriber_store.put_subscriber(whole, Precondition::Revision(revision), self.clock.now()).await?
             }
         };
@@ -467,7 +244,13 @@ impl Service {
             return Err(ServiceError::Missing(format!("the device `{name}` of `{id}`")));
         }
         let devices = Some(devices.into_iter().collect());
-        let whole = NewSubscriber { id: id.clone(), profile: present.profile, devices, preferences: None };
+        let whole = NewSubscriber {
+            kept: Default::default(),
+            id: id.clone(),
+            profile: present.profile,
+            devices,
+            preferences: None,
+        };
         Ok(self
             .subscriber_store
             .put_subscriber(whole, Precondition::Revision(revision), self.clock.now())
@@ -524,27 +307,4 @@ pub(crate) fn merge(target: &mut serde_json::Value, patch: &serde_json::Value) -
     }
     merge_patch(target, patch, PATCH_DEPTH_MAX)
         .map_err(|TooDeep| ServiceError::invalid(Code::TooDeep, "", "is nested too deeply"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_problem_of_a_draft_is_reported() {
-        let draft: Draft = serde_json::from_str(
-            r#"{"id": "a/b", "locale": "!", "time_zone": "Mars", "attributes": {"": 1},
-                "devices": {"1": {"channel": "mail", "address": "a"}, "mail": {"channel": "a b", "address": "x\r\ny"}}}"#,
-        )
-        .expect("a draft");
-        let found: Vec<String> = check(draft, None, &BTreeMap::new(), &MailChannels::default())
-            .expect_err("problems")
-            .into_iter()
-            .map(|problem| problem.path)
-            .collect();
-        assert_eq!(
-            found,
-            ["id", "locale", "time_zone", "attributes", "devices.1", "devices.mail.channel", "devices.mail.address"]
-        );
-    }
 }

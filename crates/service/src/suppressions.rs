@@ -1,6 +1,7 @@
 //! Suppressions of addresses: listing, setting and lifting by an operator, and reports of bounces and complaints.
 
-use serde::{Deserialize, Serialize};
+mod lines; // lines of exports and imports
+
 use tocsin_delivery::protocols;
 use tocsin_model::{
     id::{Name, NotificationId, SubscriberId},
@@ -13,8 +14,9 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::records::{Recipient, SuppressionFilter};
-use utoipa::ToSchema;
 
+pub use self::lines::Document;
+pub(crate) use self::lines::SuppressionLine;
 use crate::{
     Service,
     error::ServiceError,
@@ -28,165 +30,55 @@ pub const REPORTS_MAX: usize = 1_000;
 pub const ORIGIN_BYTES_MAX: usize = 128;
 
 /// Input of a suppression: of an address, with `protocol` and `address`, or of a device, with `subscriber` and
-/// `device`. What the platform adds may stand there, as in an export, and is ignored.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = SuppressionDraft)]
+/// `device`.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Draft {
     /// The protocol whose channels use the address, such as `smtp`.
-    #[serde(default)]
     pub protocol: Option<String>,
     /// The address. For a device: it holds only as long as the device has this one.
-    #[serde(default)]
     pub address: Option<String>,
     /// The subscriber whose device it is.
-    #[serde(default)]
     pub subscriber: Option<String>,
     /// The device.
-    #[serde(default)]
     pub device: Option<String>,
     /// `manual` (the default), `hard_bounce`, `soft_bounce`, `unsubscribed` or `complaint`.
-    #[serde(default)]
     pub cause: Option<String>,
     /// Reporter, such as the name of a provider; default: the id of the key.
-    #[serde(default)]
     pub origin: Option<String>,
     /// Reason in the reporter's words.
-    #[serde(default)]
     pub detail: Option<String>,
     /// Start; default: now.
-    #[serde(default)]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub since: Option<Timestamp>,
     /// End; default: until it is lifted.
-    #[serde(default)]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
-    #[serde(default, rename = "in_force")]
-    #[schema(ignore)]
-    _in_force: serde::de::IgnoredAny,
-    #[serde(default, rename = "bounces")]
-    #[schema(ignore)]
-    _bounces: serde::de::IgnoredAny,
-    #[serde(default, rename = "notification")]
-    #[schema(ignore)]
-    _notification: serde::de::IgnoredAny,
-    #[serde(default, rename = "updated_at")]
-    #[schema(ignore)]
-    _updated_at: serde::de::IgnoredAny,
-}
-
-/// A stored suppression. A [`Draft`] can parse it.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[schema(as = Suppression)]
-pub struct Document {
-    /// The protocol of the address.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub protocol: Option<String>,
-    /// Canonical address. For a device: the suppression holds only while the device has this address.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub address: Option<String>,
-    /// The subscriber whose device it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub subscriber: Option<String>,
-    /// The device.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device: Option<String>,
-    /// `soft_bounce`, `manual`, `hard_bounce`, `unsubscribed` or `complaint`.
-    pub cause: &'static str,
-    /// Whether nothing is sent there; soft bounces below the limit are only counted.
-    pub in_force: bool,
-    /// Reporter: the id of a key, or a protocol.
-    pub origin: String,
-    /// Description of the key, if the reporter is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub origin_name: Option<String>,
-    /// Reason in the reporter's words.
-    pub detail: String,
-    /// Notification that caused it, if known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub notification: Option<NotificationId>,
-    /// Soft bounces that count.
-    pub bounces: usize,
-    /// Start.
-    #[schema(value_type = String, format = DateTime)]
-    pub since: Timestamp,
-    /// Time of the last report.
-    #[schema(value_type = String, format = DateTime)]
-    pub updated_at: Timestamp,
-    /// End; absent: until it is lifted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    pub expires_at: Option<Timestamp>,
-}
-
-impl From<Suppression> for Document {
-    fn from(found: Suppression) -> Self {
-        let (protocol, address, subscriber, device) = match found.target {
-            Target::Address { protocol, address } => (Some(protocol.to_string()), Some(address), None, None),
-            Target::Device { subscriber, device } => {
-                (None, found.address, Some(subscriber.to_string()), Some(device.to_string()))
-            }
-        };
-        Document {
-            protocol,
-            address,
-            subscriber,
-            device,
-            cause: found.cause.word(),
-            in_force: found.in_force,
-            origin: found.origin,
-            origin_name: None,
-            detail: found.detail,
-            notification: found.notification,
-            bounces: found.bounces.len(),
-            since: found.since,
-            updated_at: found.updated_at,
-            expires_at: found.expires_at,
-        }
-    }
 }
 
 /// A report of a bounce or complaint: of an address (`protocol` and `address`), of a device (`subscriber` and
 /// `device`), or of a notification: the address of its recipient.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = SuppressionReport)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ReportDraft {
     /// `bounce`, `complaint` or `unsubscribe`.
     pub kind: String,
     /// For a bounce: whether it is permanent; default: by `status`.
-    #[serde(default)]
     pub permanent: Option<bool>,
     /// For a bounce: its enhanced status code (RFC 3463), such as `5.1.1`.
-    #[serde(default)]
     pub status: Option<String>,
     /// The notification, such as `n-3-41`.
-    #[serde(default)]
-    #[schema(value_type = Option<String>)]
     pub notification: Option<String>,
     /// The protocol of the address, such as `smtp`; with a notification that several channels tried, the protocol of
     /// the reporting one.
-    #[serde(default)]
     pub protocol: Option<String>,
     /// The address.
-    #[serde(default)]
     pub address: Option<String>,
     /// The subscriber whose device it is.
-    #[serde(default)]
     pub subscriber: Option<String>,
     /// The device.
-    #[serde(default)]
     pub device: Option<String>,
     /// Whether to suppress only that device at its present address, and not the address everywhere.
-    #[serde(default)]
     pub only_device: bool,
     /// Reporter, such as the name of a provider; default: the id of the key.
-    #[serde(default)]
     pub origin: Option<String>,
     /// Reason in the reporter's words.
-    #[serde(default)]
     pub detail: Option<String>,
 }
 

@@ -9,7 +9,7 @@ use serde::{
 };
 
 /// A text or an object.
-pub(crate) enum TextOrObject<T> {
+pub enum TextOrObject<T> {
     /// A text.
     Text(String),
     /// An object.
@@ -20,7 +20,7 @@ pub(crate) enum TextOrObject<T> {
 ///
 /// # Errors
 /// It is neither, or the object is not a `T`: the error of `T`.
-pub(crate) fn read<'de, D: de::Deserializer<'de>, T: Deserialize<'de>>(
+pub fn read<'de, D: de::Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
     expecting: &'static str,
 ) -> Result<TextOrObject<T>, D::Error> {

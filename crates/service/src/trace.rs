@@ -118,7 +118,7 @@ pub struct Trace {
     pub timeline: Vec<Point>,
     /// Number of notifications by outcome of their last attempt; `waiting` for those without.
     pub notifications: BTreeMap<&'static str, u64>,
-    /// Durations.
+    /// Durations; none for a subscriber.
     pub latencies: Latencies,
     /// W3C trace context of its event; of a batch, those of all its events.
     pub context: Option<TraceContext>,
@@ -397,15 +397,20 @@ impl TraceBuilder {
         // Stable sort: steps with equal times stay in the order of the flow.
         self.points.sort_by_key(|point| point.at);
         let between = |from: Option<Timestamp>, to: Option<Timestamp>| Some(to?.since(from?));
-        Trace {
-            subject,
-            timeline: self.points,
-            notifications: self.notifications,
-            latencies: Latencies {
+        let latencies = match &subject {
+            // Its notifications are of different events.
+            Subject::Subscriber(_) => Latencies::default(),
+            _ => Latencies {
                 generation: between(self.accepted, self.matched),
                 wait: between(self.matched, self.first_sent),
                 delivery: between(self.first_sent, self.last_delivered),
             },
+        };
+        Trace {
+            subject,
+            timeline: self.points,
+            notifications: self.notifications,
+            latencies,
             context: self.context,
             truncated: self.truncated,
         }

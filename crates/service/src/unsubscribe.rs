@@ -39,8 +39,12 @@ impl Service {
             if !found.is_active_or_snoozed() {
                 return Ok(());
             }
-            let change =
-                SubscriptionChange { device: found.device, enabled: false, values: found.values, terms: found.terms };
+            let change = SubscriptionChange {
+                device: found.device,
+                enabled: Some(false),
+                values: found.values,
+                terms: found.terms,
+            };
             let expect = Precondition::Revision(found.revision);
             match self
                 .subscription_store

@@ -2,20 +2,23 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use axum::{
     extract::{Request, State},
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
 use tocsin_model::id::Name;
-use tocsin_service::applications::{ApplyOptions, Expected};
+use tocsin_service::{
+    ServiceError,
+    applications::{ApplyOptions, Expected},
+};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, located, tagged};
 use crate::{
-    App,
+    app::App,
     problems::{CONFIRMATION_REQUIRED, Failure, MALFORMED_BODY},
     request::{Authorized, Condition, Parameters, SINGLE_BYTES_MAX, Segments, id, media_type, parts, take_body},
+    responses::{Failures, json, located, tagged},
     wire::{ApplicationBody, AppliedBody, ChannelProbeBody, CheckedBody, List, RematchedBody},
 };
 
@@ -39,6 +42,19 @@ pub(super) async fn yaml(app: &App, request: Request) -> Result<String, Failure>
     }
     let taken = take_body(app, &headers, body, SINGLE_BYTES_MAX).await?;
     String::from_utf8(taken.bytes.into()).map_err(|_| Failure::new(MALFORMED_BODY, "the definition is not UTF-8"))
+}
+
+/// The version that an apply expects; `present` returns the current one.
+pub(super) async fn expected_version(
+    headers: &HeaderMap,
+    present: impl Future<Output = Result<u64, ServiceError>>,
+) -> Result<Expected, Failure> {
+    Ok(match Condition::of(headers, present).await? {
+        Condition::None => Expected::Any,
+        Condition::Exists => Expected::Some,
+        Condition::Absent => Expected::Version(0),
+        Condition::Revision(version) => Expected::Version(u32::try_from(version).unwrap_or(u32::MAX)),
+    })
 }
 
 /// The applications, by name.
@@ -89,12 +105,7 @@ async fn apply(
     request: Request,
 ) -> Result<Response, Failure> {
     let name = id::<Name>(&name)?;
-    let expected = match Condition::of(request.headers(), app.service.application_version(&caller, &name)).await? {
-        Condition::None => Expected::Any,
-        Condition::Exists => Expected::Some,
-        Condition::Absent => Expected::Version(0),
-        Condition::Revision(version) => Expected::Version(u32::try_from(version).unwrap_or(u32::MAX)),
-    };
+    let expected = expected_version(request.headers(), app.service.application_version(&caller, &name)).await?;
     let text = yaml(&app, request).await?;
     let allow_drops: BTreeSet<String> =
         parameters.allow_drop.split(',').map(str::trim).filter(|path| !path.is_empty()).map(str::to_owned).collect();

@@ -10,11 +10,11 @@ use axum::{
 use tocsin_model::id::Name;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, created, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, JsonBody, Segments, id},
+    responses::{Failures, created, json},
     wire::{
         List,
         inbox::{BroadcastBody, NewBroadcastBody},

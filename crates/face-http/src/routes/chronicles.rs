@@ -10,11 +10,11 @@ use tocsin_service::{
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, Parameters, Segments, id},
+    responses::{Failures, json},
     wire::List,
 };
 

@@ -3,16 +3,16 @@ use std::sync::Arc;
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use tocsin_model::id::Name;
-use tocsin_service::{destinations::DestinationStatus, page};
+use tocsin_service::page;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, Parameters, Segments, id},
-    wire::List,
+    responses::{Failures, json},
+    wire::{List, destinations::DestinationStatusBody},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -30,7 +30,7 @@ struct ListParameters {
 
 /// Lists the destinations of an application's channels with their health: failing ones first, then the busiest. One
 /// page.
-#[utoipa::path(get, path = "/v1/applications/{application}/destinations", tag = "operations", params(("application" = String, Path), ListParameters), responses((status = 200, body = List<DestinationStatus>), Failures))]
+#[utoipa::path(get, path = "/v1/applications/{application}/destinations", tag = "operations", params(("application" = String, Path), ListParameters), responses((status = 200, body = List<DestinationStatusBody>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
@@ -39,5 +39,6 @@ async fn list(
 ) -> Result<Response, Failure> {
     let limit = page::limit(asked.limit)?;
     let found = app.service.destinations(&caller, &id::<Name>(&name)?, limit).await?;
-    Ok(json(StatusCode::OK, &List { items: found, next: None }))
+    let items = found.into_iter().map(DestinationStatusBody::from).collect();
+    Ok(json(StatusCode::OK, &List { items, next: None }))
 }

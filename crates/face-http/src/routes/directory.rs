@@ -1,4 +1,4 @@
-use std::{pin::Pin, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     body::{Body, Bytes},
@@ -7,17 +7,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::stream;
-use tocsin_directory::{Directory, ExportPage, ldap_error::LdapError};
+use tocsin_directory::{ExportPage, ldap_error::LdapError};
 use tocsin_service::{Scope, ServiceError};
 use tocsin_store::entries::EntryNumber;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::Failures;
-use crate::{App, problems::Failure, request::Authorized};
-
-/// Opens the directory for an export.
-pub type OpenDirectory =
-    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Directory, LdapError>> + Send>> + Send + Sync>;
+use crate::{app::App, problems::Failure, request::Authorized, responses::Failures};
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(export))

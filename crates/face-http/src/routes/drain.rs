@@ -7,11 +7,11 @@ use tocsin_service::drain::Drain;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, JsonBody},
+    responses::{Failures, json},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {

@@ -8,18 +8,18 @@ use tocsin_model::{
 };
 use tocsin_service::{
     ServiceError,
-    endpoints::{self, Document, EndpointFilter},
+    endpoints::{self, EndpointFilter},
     page,
 };
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, Parameters},
-    wire::List,
+    responses::{Failures, json},
+    wire::{List, endpoints::FailingEndpointBody},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -50,7 +50,7 @@ struct ListParameters {
 }
 
 /// Lists failing and disabled endpoints of devices, by application, channel and address.
-#[utoipa::path(get, path = "/v1/endpoints", tag = "operations", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
+#[utoipa::path(get, path = "/v1/endpoints", tag = "operations", params(ListParameters), responses((status = 200, body = List<FailingEndpointBody>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
@@ -67,5 +67,5 @@ async fn list(
     let state = asked.state.map(read).transpose()?;
     let filter = EndpointFilter { application: asked.application, channel: asked.channel, state };
     let found = app.service.endpoints(&caller, &filter, asked.after.as_deref(), limit).await?;
-    Ok(json(StatusCode::OK, &List::from(found)))
+    Ok(json(StatusCode::OK, &List::from(found.map(FailingEndpointBody::from))))
 }

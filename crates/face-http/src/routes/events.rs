@@ -14,14 +14,14 @@ use tocsin_service::{
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{
         Authorized, BATCH_BYTES_MAX, Parameters, Segments, idempotency_key, media_type, parts, stream_body, take_body,
         trace_context,
     },
+    responses::{Failures, json},
     wire::{AcceptedEventsBody, SubmittedLinesBody, submitted},
 };
 

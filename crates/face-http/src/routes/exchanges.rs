@@ -6,13 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
-use tocsin_exchange::{
-    flow::{FlowReport, Throttled},
-    locations::LocationStatus,
-    operate::PortLoad,
-    track::TrackingCounts,
-    tracking_queries::PortTracking,
-};
+use tocsin_exchange::{flow::FlowReport, operate::PortLoad, track::TrackingCounts, tracking_queries::PortTracking};
 use tocsin_model::{
     application::Rate,
     exchange::{FlowSide, PortState, ThrottleReason, TrackPlace, TrackPoint, TrackSwitch},
@@ -25,12 +19,16 @@ use tocsin_store::spool::{StoredExchange, ThrottleChange};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, applications::yaml, json, tagged};
+use super::applications::{expected_version, yaml};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, JsonBody, Parameters, Segments, id},
-    wire::{DifferenceBody, List},
+    responses::{Failures, json, tagged},
+    wire::{
+        DifferenceBody, List,
+        exchanges::{LocationBody, ThrottledBody},
+    },
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -84,9 +82,10 @@ async fn apply(
     request: Request,
 ) -> Result<Response, Failure> {
     let name = id::<Name>(&exchange)?;
+    let expected = expected_version(request.headers(), app.service.exchange_version(&caller, &name)).await?;
     let text = yaml(&app, request).await?;
-    let applied = app.service.apply_exchange(&caller, &name, &text, parameters.dry_run).await?;
-    Ok(json(StatusCode::OK, &AppliedBody::from(applied)))
+    let applied = app.service.apply_exchange(&caller, &name, &text, expected, parameters.dry_run).await?;
+    Ok(tagged(StatusCode::OK, applied.version.into(), &AppliedBody::from(applied)))
 }
 
 /// Removes an exchange that has no open messages. Its ended messages remain until their retention ends.
@@ -262,34 +261,6 @@ impl From<FlowReport> for FlowBody {
     }
 }
 
-/// An active throttle.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Throttled)]
-pub(crate) struct ThrottledBody {
-    #[schema(value_type = String)]
-    exchange: Name,
-    /// `publishing`: where messages come in; `delivery`: where they leave.
-    #[schema(value_type = String)]
-    side: FlowSide,
-    /// The port that causes it, if it is a single one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    port: Option<Name>,
-    /// `operator`, `memory`, `disk`, `store_growth`, `in_flight` or `rate_imbalance`.
-    #[schema(value_type = String)]
-    reason: ThrottleReason,
-    #[schema(value_type = String, format = DateTime)]
-    since: Timestamp,
-    /// In words.
-    detail: String,
-}
-
-impl From<Throttled> for ThrottledBody {
-    fn from(Throttled { exchange, side, port, reason, since, detail }: Throttled) -> Self {
-        ThrottledBody { exchange, side, port, reason, since, detail }
-    }
-}
-
 /// A rate that an operator has set.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ExchangeRate)]
@@ -390,7 +361,7 @@ impl ExchangeBody {
 #[derive(Serialize, ToSchema)]
 #[schema(as = AppliedExchange)]
 struct AppliedBody {
-    /// Its version; 0 if it was only checked.
+    /// Its version; of a dry run the stored one, 0 if there is none.
     version: u32,
     /// Whether the exchange is new.
     created: bool,
@@ -432,67 +403,6 @@ struct PortBody {
 impl From<PortLoad> for PortBody {
     fn from(PortLoad { port, state, is_set, under_way, ready, opens_at }: PortLoad) -> Self {
         PortBody { port, state, is_set, under_way, ready, opens_at }
-    }
-}
-
-/// Current state of a receive location; counters start at its last start.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Location)]
-pub(crate) struct LocationBody {
-    #[schema(value_type = String)]
-    exchange: Name,
-    #[schema(value_type = String)]
-    port: Name,
-    #[schema(value_type = String)]
-    location: Name,
-    /// Its kind, such as `directory`.
-    #[schema(value_type = String)]
-    kind: Name,
-    /// `starting`, `running`, `waiting` while throttled, `held` while switched off or outside its service window,
-    /// `backing_off` after errors, or `failed` after many; in the last two states it is retried automatically.
-    state: &'static str,
-    #[schema(value_type = String, format = DateTime)]
-    since: Timestamp,
-    /// The obstacle. While waiting, it begins with the reason of throttling, such as `rate_imbalance`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    /// Consecutive errors.
-    failures: u32,
-    /// When it is opened again.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    retry_at: Option<Timestamp>,
-    /// Messages taken.
-    messages: u64,
-    /// Time of the last message.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    last_at: Option<Timestamp>,
-    /// Age of the oldest message of the last batch, in seconds, if known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lag_seconds: Option<f64>,
-    /// Backlog at the source: files or messages.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waiting: Option<u64>,
-}
-
-impl From<LocationStatus> for LocationBody {
-    fn from(LocationStatus { key, kind, health, messages, last_at }: LocationStatus) -> Self {
-        LocationBody {
-            exchange: key.exchange,
-            port: key.port,
-            location: key.location,
-            kind,
-            state: health.state.word(),
-            since: health.since,
-            reason: health.reason,
-            failures: health.failures,
-            retry_at: health.retry_at,
-            messages,
-            last_at,
-            lag_seconds: health.lag.map(|lag| lag.as_secs_f64()),
-            waiting: health.waiting,
-        }
     }
 }
 

@@ -8,11 +8,11 @@ use tocsin_store::journal::{Firing, FiringFilter, FiringStatus, RuleStop};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, JsonBody, Parameters, Segments, id},
+    responses::{Failures, json},
     wire::{List, millis},
 };
 

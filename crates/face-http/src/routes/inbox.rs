@@ -24,11 +24,11 @@ use tocsin_store::inbox::FeedFilter;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, InboxAccess, JsonBody, Parameters, Segments, id},
+    responses::{Failures, json},
     wire::{
         List,
         inbox::{ItemBody, MarkBody, MarkedBody, NewTokenBody, TokenBody, UnreadBody, mark_of},

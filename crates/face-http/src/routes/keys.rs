@@ -8,11 +8,11 @@ use axum::{
 use tocsin_service::{keys::NewKey, roles::ROLES};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, located};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, JsonBody, Segments},
+    responses::{Failures, json, located},
     wire::{KeyBody, List, NewKeyBody, RoleBody},
 };
 

@@ -29,14 +29,14 @@ use tocsin_store::spool::{AffectedCounts, HistoryEntry, Leg, LegState, MessageFi
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, located};
 use crate::{
-    App,
+    app::App,
     problems::{Failure, MALFORMED_HEADER},
     request::{
         Authorized, BodyRoom, BufferedBody, JsonBody, Parameters, Segments, id, idempotency_key, parts, query_id,
         take_body,
     },
+    responses::{Failures, json, located},
     wire::{List, TraceContextBody},
 };
 

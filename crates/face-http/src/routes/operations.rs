@@ -11,11 +11,11 @@ use tocsin_store::journal::{Resolution, SuspensionFilter};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::{Failure, MALFORMED_PATH},
     request::{Authorized, JsonBody, Parameters, Segments, id},
+    responses::{Failures, json},
     wire::{
         EditBody, EditedBody, EventBatchBody, FilterBody, List, Named, NotificationBatchBody, NotificationBody,
         ResolvedBody, StatusBody, SuspendedBody, SuspensionBody, TraceBody,

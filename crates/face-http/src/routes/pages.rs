@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::{Path, State},
+    extract::{Path, RawQuery, State},
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Redirect, Response},
     routing::get,
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App, openapi,
+    app::App,
     problems::{Failure, KINDS},
+    responses::{Failures, json},
     status_page,
     wire::ReadyBody,
 };
@@ -26,7 +26,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 /// Pages and files, which are no part of the API.
 pub(crate) fn files() -> Router<Arc<App>> {
     Router::new()
-        .route("/", get(async |State(app): State<Arc<App>>| html(status_page::render(&app.service.totals()))))
+        .route("/", get(status))
         .route("/style.css", get(async || ([(header::CONTENT_TYPE, "text/css; charset=utf-8")], status_page::STYLE)))
         .route("/favicon.svg", get(async || ([(header::CONTENT_TYPE, "image/svg+xml")], status_page::ICON)))
         .route("/openapi.json", get(openapi_json))
@@ -48,7 +48,7 @@ async fn readyz(State(app): State<Arc<App>>) -> Response {
     let reasons = app.service.ready().await;
     let ready = reasons.is_empty();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let mut response = json(status, &ReadyBody { ready, reasons, warnings: app.service.stall_warnings() });
+    let mut response = json(status, &ReadyBody { ready, reasons, warnings: app.service.readiness_warnings() });
     if !ready {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
@@ -68,8 +68,14 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-async fn openapi_json() -> Response {
-    ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], openapi::text()).into_response()
+/// The status page; with `?refresh=off` browsers do not load it again.
+async fn status(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Response {
+    let refreshes = query.as_deref() != Some(status_page::NO_REFRESH);
+    html(status_page::render(&app.service.totals(), refreshes))
+}
+
+async fn openapi_json(State(app): State<Arc<App>>) -> Response {
+    ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], (app.openapi)()).into_response()
 }
 
 fn html(page: String) -> Response {
@@ -81,7 +87,7 @@ fn html(page: String) -> Response {
 }
 
 fn explorer(file: &str) -> Response {
-    match openapi::explorer(file) {
+    match explorer_file(file) {
         Some((kind, text)) => ([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response(),
         None => Failure::no_route(&format!("/explorer/{file}")).into_response(),
     }
@@ -92,4 +98,14 @@ fn problem_page(slug: &str) -> Response {
         Some(kind) => html(status_page::problem(kind)),
         None => Failure::no_route(&format!("/problems/{slug}")).into_response(),
     }
+}
+
+/// A file of the explorer by its name, with its media type.
+fn explorer_file(name: &str) -> Option<(&'static str, &'static str)> {
+    Some(match name {
+        "" => ("text/html; charset=utf-8", include_str!("../../assets/explorer.html")),
+        "explorer.css" => ("text/css; charset=utf-8", include_str!("../../assets/explorer.css")),
+        "explorer.js" => ("text/javascript; charset=utf-8", include_str!("../../assets/explorer.js")),
+        _ => return None,
+    })
 }

@@ -7,15 +7,16 @@ use tocsin_model::{
     receipt::{Disposition, Reason},
     time::Timestamp,
 };
-use tocsin_service::preview::{About, PreviewDraft, Previewed, TestSent};
+use tocsin_service::preview::{About, Previewed, TestSent};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, JsonBody, Segments, id},
+    responses::{Failures, json},
+    wire::previews::NotificationPreviewDraft,
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -27,26 +28,26 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 ///
 /// The event is a stored one or one that is written; the subscriber too. With `definition` it shows templates that are
 /// not applied yet.
-#[utoipa::path(post, path = "/v1/applications/{application}/preview", tag = "applications", params(("application" = String, Path)), request_body = PreviewDraft, responses((status = 200, body = PreviewBody), Failures))]
+#[utoipa::path(post, path = "/v1/applications/{application}/preview", tag = "applications", params(("application" = String, Path)), request_body = NotificationPreviewDraft, responses((status = 200, body = PreviewBody), Failures))]
 async fn preview(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
-    JsonBody(draft): JsonBody<PreviewDraft>,
+    JsonBody(draft): JsonBody<NotificationPreviewDraft>,
 ) -> Result<Response, Failure> {
-    let found = app.service.preview(&caller, &id::<Name>(&name)?, draft).await?;
+    let found = app.service.preview(&caller, &id::<Name>(&name)?, draft.into()).await?;
     Ok(json(StatusCode::OK, &PreviewBody::from(found)))
 }
 
 /// Sends one test message and waits for the server's response. It is not stored and not retried.
-#[utoipa::path(post, path = "/v1/applications/{application}/send-test", tag = "applications", params(("application" = String, Path)), request_body = PreviewDraft, responses((status = 200, body = TestSentBody), Failures))]
+#[utoipa::path(post, path = "/v1/applications/{application}/send-test", tag = "applications", params(("application" = String, Path)), request_body = NotificationPreviewDraft, responses((status = 200, body = TestSentBody), Failures))]
 async fn send_test(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
-    JsonBody(draft): JsonBody<PreviewDraft>,
+    JsonBody(draft): JsonBody<NotificationPreviewDraft>,
 ) -> Result<Response, Failure> {
-    let sent = app.service.send_test(&caller, &id::<Name>(&name)?, draft).await?;
+    let sent = app.service.send_test(&caller, &id::<Name>(&name)?, draft.into()).await?;
     Ok(json(StatusCode::OK, &TestSentBody::from(sent)))
 }
 

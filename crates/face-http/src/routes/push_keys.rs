@@ -6,11 +6,11 @@ use tocsin_model::id::Name;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{InboxAccess, Segments, id},
+    responses::{Failures, json},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {

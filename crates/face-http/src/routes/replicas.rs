@@ -14,11 +14,11 @@ use tocsin_sync::{devices::NewDevice, sessions::Session};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, located};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, JsonBody, PageParameters, Parameters, Segments},
+    responses::{Failures, json, located},
     wire::{
         List,
         sync::{NewDeviceBody, PoolBody, ReplicaDeviceBody, SessionBody, SyncStatusBody},

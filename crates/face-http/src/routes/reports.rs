@@ -11,18 +11,17 @@ use tocsin_model::{
 };
 use tocsin_service::{
     ServiceError,
-    attention::Attention,
     reports::{CATALOGUE, Cell, Column, Description, Report, ReportRequest, Table},
 };
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, Parameters, Segments},
-    wire::{List, Named},
+    responses::{Failures, json},
+    wire::{List, Named, attention::AttentionBody},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -30,9 +29,10 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 }
 
 /// List the problems that need an operator now, the most urgent first.
-#[utoipa::path(get, path = "/v1/attention", tag = "operations", responses((status = 200, body = List<Attention>), Failures))]
+#[utoipa::path(get, path = "/v1/attention", tag = "operations", responses((status = 200, body = List<AttentionBody>), Failures))]
 async fn attention(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
-    let items = app.service.attention(&caller).await?;
+    let found = app.service.attention(&caller).await?;
+    let items = found.into_iter().map(AttentionBody::from).collect();
     Ok(json(StatusCode::OK, &List { items, next: None }))
 }
 

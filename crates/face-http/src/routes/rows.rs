@@ -22,14 +22,14 @@ use tocsin_sync::{
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json, tagged};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{
         Authorized, BATCH_BYTES_MAX, Condition, JsonBody, MergePatch, PageParameters, Parameters, Segments, id,
         media_type, parts, take_body,
     },
+    responses::{Failures, json, tagged},
     wire::{
         List,
         sync::{CollectionBody, ConflictBody, PutBody, RowBody, RowLine},

@@ -5,17 +5,17 @@ use serde::Serialize;
 use tocsin_model::{id::Name, problem::Problem};
 use tocsin_service::{
     indexed::{Unindexed, Unusable},
-    rules::{Condition, Cost, RuleTest, TestDraft, TestedEvent, Trial, Verdict},
+    rules::{Condition, Cost, RuleTest, TestedEvent, Trial, Verdict},
 };
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, JsonBody, PageParameters, Parameters, Segments, id},
-    wire::{List, ProblemItem, RuleBody},
+    responses::{Failures, json},
+    wire::{List, ProblemItem, RuleBody, rule_tests::RuleTestDraft},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -40,14 +40,14 @@ async fn rules(
 
 /// Tests a rule, applied or not, on events: the subscriptions it matches, or its result for one subscription. Sends
 /// nothing.
-#[utoipa::path(post, path = "/v1/applications/{application}/rules/test", tag = "applications", params(("application" = String, Path)), request_body = TestDraft, responses((status = 200, body = RuleTestBody), Failures))]
+#[utoipa::path(post, path = "/v1/applications/{application}/rules/test", tag = "applications", params(("application" = String, Path)), request_body = RuleTestDraft, responses((status = 200, body = RuleTestBody), Failures))]
 async fn test(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
-    JsonBody(draft): JsonBody<TestDraft>,
+    JsonBody(draft): JsonBody<RuleTestDraft>,
 ) -> Result<Response, Failure> {
-    let found = app.service.test_rule(&caller, &id::<Name>(&name)?, draft).await?;
+    let found = app.service.test_rule(&caller, &id::<Name>(&name)?, draft.try_into()?).await?;
     Ok(json(StatusCode::OK, &RuleTestBody::from(found)))
 }
 

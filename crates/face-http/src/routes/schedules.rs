@@ -3,16 +3,18 @@ use std::sync::Arc;
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use tocsin_model::id::{Name, SubscriptionId};
-use tocsin_service::schedules::{Preview, PreviewDraft, ScheduleStatus, SubscriptionSchedule};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, JsonBody, PageParameters, Parameters, Segments, id},
-    wire::List,
+    responses::{Failures, json},
+    wire::{
+        List,
+        schedules::{SchedulePreviewBody, SchedulePreviewDraft, ScheduleStatusBody, SubscriptionScheduleBody},
+    },
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -20,13 +22,14 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 }
 
 /// Previews the runs of a schedule, and the policies that apply. Stores nothing.
-#[utoipa::path(post, path = "/v1/schedules/preview", tag = "subscriptions", request_body = PreviewDraft, responses((status = 200, body = Preview), Failures))]
+#[utoipa::path(post, path = "/v1/schedules/preview", tag = "subscriptions", request_body = SchedulePreviewDraft, responses((status = 200, body = SchedulePreviewBody), Failures))]
 async fn preview(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    JsonBody(draft): JsonBody<PreviewDraft>,
+    JsonBody(draft): JsonBody<SchedulePreviewDraft>,
 ) -> Result<Response, Failure> {
-    Ok(json(StatusCode::OK, &app.service.preview_schedule(&caller, &draft)?))
+    let preview = app.service.preview_schedule(&caller, &draft.into())?;
+    Ok(json(StatusCode::OK, &SchedulePreviewBody::from(preview)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -39,7 +42,7 @@ struct PreviewParameters {
 }
 
 /// The next runs of a subscription, and the progress of rules that follow its schedule.
-#[utoipa::path(get, path = "/v1/subscriptions/{id}/schedule", tag = "subscriptions", params(("id" = String, Path), PreviewParameters), responses((status = 200, body = SubscriptionSchedule), Failures))]
+#[utoipa::path(get, path = "/v1/subscriptions/{id}/schedule", tag = "subscriptions", params(("id" = String, Path), PreviewParameters), responses((status = 200, body = SubscriptionScheduleBody), Failures))]
 async fn of_subscription(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
@@ -47,11 +50,11 @@ async fn of_subscription(
     Parameters(asked): Parameters<PreviewParameters>,
 ) -> Result<Response, Failure> {
     let found = app.service.schedule_of(&caller, id::<SubscriptionId>(&number)?, asked.count).await?;
-    Ok(json(StatusCode::OK, &found))
+    Ok(json(StatusCode::OK, &SubscriptionScheduleBody::from(found)))
 }
 
 /// Progress of the schedules of an application, by rule and schedule.
-#[utoipa::path(get, path = "/v1/applications/{application}/schedules", tag = "operations", params(("application" = String, Path), PageParameters), responses((status = 200, body = List<ScheduleStatus>), Failures))]
+#[utoipa::path(get, path = "/v1/applications/{application}/schedules", tag = "operations", params(("application" = String, Path), PageParameters), responses((status = 200, body = List<ScheduleStatusBody>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
@@ -60,5 +63,5 @@ async fn list(
 ) -> Result<Response, Failure> {
     let limit = asked.limit()?;
     let found = app.service.schedules(&caller, &id::<Name>(&name)?, asked.after.as_deref(), limit).await?;
-    Ok(json(StatusCode::OK, &List::from(found)))
+    Ok(json(StatusCode::OK, &List::from(found.map(ScheduleStatusBody::from))))
 }

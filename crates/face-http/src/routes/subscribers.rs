@@ -14,20 +14,21 @@ use tocsin_service::{
     ServiceError,
     merges::Proof,
     page,
-    subscribers::{DeviceDraft, Document, Draft, Put},
+    subscribers::{DeviceDraft, Put},
 };
 use tocsin_store::records::SubscriberFilter;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, created, json, located, segment, tagged};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, Condition, JsonBody, MergePatch, Parameters, Segments, id, member_id},
+    responses::{Failures, created, json, located, segment, tagged},
     wire::{
         List,
         merges::{MergeBody, MergeDraft, VerificationTokenBody, VerificationTokenDraft},
+        subscribers::{DeviceDraftBody, SubscriberBody, SubscriberDraft},
     },
 };
 
@@ -95,7 +96,7 @@ pub(super) fn filter(
 
 /// Subscribers, in the order of their ids. A page looks at 10,000 rows at most where no index
 /// answers the filter; one that is not full may have a `next`.
-#[utoipa::path(get, path = "/v1/subscribers", tag = "subscribers", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
+#[utoipa::path(get, path = "/v1/subscribers", tag = "subscribers", params(ListParameters), responses((status = 200, body = List<SubscriberBody>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
@@ -104,52 +105,52 @@ async fn list(
     let limit = page::limit(asked.limit)?;
     let filter = filter(asked.id_prefix, asked.address, asked.locale, asked.enabled, asked.attribute)?;
     let found = app.service.subscribers(&caller, &filter, asked.after.as_deref(), limit).await?;
-    Ok(json(StatusCode::OK, &List::from(found)))
+    Ok(json(StatusCode::OK, &List::from(found.map(SubscriberBody::from))))
 }
 
 /// Makes a subscriber.
-#[utoipa::path(post, path = "/v1/subscribers", tag = "subscribers", request_body = Draft, responses((status = 201, body = Document), Failures))]
+#[utoipa::path(post, path = "/v1/subscribers", tag = "subscribers", request_body = SubscriberDraft, responses((status = 201, body = SubscriberBody), Failures))]
 async fn create(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    JsonBody(draft): JsonBody<Draft>,
+    JsonBody(draft): JsonBody<SubscriberDraft>,
 ) -> Result<Response, Failure> {
-    let (stored, _) = app.service.put_subscriber(&caller, None, draft, Put::Create).await?;
+    let (stored, _) = app.service.put_subscriber(&caller, None, draft.into(), Put::Create).await?;
     let path = format!("/v1/subscribers/{}", segment(&stored.id));
-    Ok(located(tagged(StatusCode::CREATED, stored.revision, &stored), path))
+    Ok(located(tagged(StatusCode::CREATED, stored.revision, &SubscriberBody::from(stored)), path))
 }
 
 /// One subscriber. Its tag is its revision.
-#[utoipa::path(get, path = "/v1/subscribers/{id}", tag = "subscribers", params(("id" = String, Path)), responses((status = 200, body = Document), Failures))]
+#[utoipa::path(get, path = "/v1/subscribers/{id}", tag = "subscribers", params(("id" = String, Path)), responses((status = 200, body = SubscriberBody), Failures))]
 async fn read(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
 ) -> Result<Response, Failure> {
     let found = app.service.subscriber(&caller, &id::<SubscriberId>(&name)?).await?;
-    Ok(tagged(StatusCode::OK, found.revision, &found))
+    Ok(tagged(StatusCode::OK, found.revision, &SubscriberBody::from(found)))
 }
 
 /// Stores a subscriber, whether there is one or not. Left-out devices stay as they are.
-#[utoipa::path(put, path = "/v1/subscribers/{id}", tag = "subscribers", params(("id" = String, Path), ("If-Match" = Option<String>, Header), ("If-None-Match" = Option<String>, Header)), request_body = Draft, responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
+#[utoipa::path(put, path = "/v1/subscribers/{id}", tag = "subscribers", params(("id" = String, Path), ("If-Match" = Option<String>, Header), ("If-None-Match" = Option<String>, Header)), request_body = SubscriberDraft, responses((status = 200, body = SubscriberBody), (status = 201, body = SubscriberBody), Failures))]
 async fn replace(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
     headers: HeaderMap,
-    JsonBody(draft): JsonBody<Draft>,
+    JsonBody(draft): JsonBody<SubscriberDraft>,
 ) -> Result<Response, Failure> {
     let subscriber = id::<SubscriberId>(&name)?;
     let present = || app.service.subscriber_revision(&caller, &subscriber);
     let condition = Condition::of(&headers, present()).await?;
     let put = condition.put(present()).await?;
-    let stored = app.service.put_subscriber(&caller, Some(&subscriber), draft, put).await;
+    let stored = app.service.put_subscriber(&caller, Some(&subscriber), draft.into(), put).await;
     let (stored, is_new) = stored.map_err(|error| condition.unmet(error))?;
-    Ok(tagged(created(is_new), stored.revision, &stored))
+    Ok(tagged(created(is_new), stored.revision, &SubscriberBody::from(stored)))
 }
 
 /// Changes a subscriber by a merge patch (RFC 7396).
-#[utoipa::path(patch, path = "/v1/subscribers/{id}", tag = "subscribers", params(("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/merge-patch+json"), responses((status = 200, body = Document), Failures))]
+#[utoipa::path(patch, path = "/v1/subscribers/{id}", tag = "subscribers", params(("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/merge-patch+json"), responses((status = 200, body = SubscriberBody), Failures))]
 async fn patch(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
@@ -160,7 +161,7 @@ async fn patch(
     let subscriber = id::<SubscriberId>(&name)?;
     let revision = Condition::revision(&headers, app.service.subscriber_revision(&caller, &subscriber)).await?;
     let stored = app.service.patch_subscriber(&caller, &subscriber, &patch, revision).await?;
-    Ok(tagged(StatusCode::OK, stored.revision, &stored))
+    Ok(tagged(StatusCode::OK, stored.revision, &SubscriberBody::from(stored)))
 }
 
 /// Removes a subscriber with its devices and subscriptions.
@@ -179,16 +180,17 @@ async fn remove(
 }
 
 /// Stores one device.
-#[utoipa::path(put, path = "/v1/subscribers/{id}/devices/{device}", tag = "subscribers", params(("id" = String, Path), ("device" = String, Path), ("If-Match" = Option<String>, Header)), request_body = DeviceDraft, responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
+#[utoipa::path(put, path = "/v1/subscribers/{id}/devices/{device}", tag = "subscribers", params(("id" = String, Path), ("device" = String, Path), ("If-Match" = Option<String>, Header)), request_body = DeviceDraftBody, responses((status = 200, body = SubscriberBody), (status = 201, body = SubscriberBody), Failures))]
 async fn put_device(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments((name, device)): Segments<(String, String)>,
     headers: HeaderMap,
-    JsonBody(draft): JsonBody<DeviceDraft>,
+    JsonBody(draft): JsonBody<DeviceDraftBody>,
 ) -> Result<Response, Failure> {
     let (subscriber, device) = (id::<SubscriberId>(&name)?, id::<Name>(&device)?);
     let condition = Condition::of(&headers, app.service.subscriber_revision(&caller, &subscriber)).await?;
+    let draft = DeviceDraft::from(draft);
     let mut tries = 0;
     let (stored, is_new) = loop {
         // The tag is that of the subscriber; `*` is about the device.
@@ -216,7 +218,7 @@ async fn put_device(
             stored => break stored?,
         }
     };
-    Ok(tagged(created(is_new), stored.revision, &stored))
+    Ok(tagged(created(is_new), stored.revision, &SubscriberBody::from(stored)))
 }
 
 /// Removes one device.
@@ -231,7 +233,7 @@ async fn remove_device(
     let present = app.service.subscriber_revision(&caller, &subscriber);
     let revision = Condition::revision(request.headers(), present).await?;
     let stored = app.service.remove_device(&caller, &subscriber, &device, revision).await?;
-    Ok((StatusCode::NO_CONTENT, [(axum::http::header::ETAG, super::etag(stored.revision))]).into_response())
+    Ok((StatusCode::NO_CONTENT, [(axum::http::header::ETAG, crate::responses::etag(stored.revision))]).into_response())
 }
 
 /// Creates a verification token for a device. Send it to the device, and nowhere else: the user who returns it receives

@@ -7,20 +7,20 @@ use axum::{
 };
 use serde::Deserialize;
 use tocsin_model::id::{Name, SubscriberId, SubscriptionId};
-use tocsin_service::{
-    page,
-    subscriptions::{Document, Draft},
-};
+use tocsin_service::page;
 use tocsin_store::records::SubscriptionFilter;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, created, json, located, tagged};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, Condition, MergePatch, Parameters, Segments, id, json_body, parts, read_json},
-    wire::List,
+    responses::{Failures, created, json, located, tagged},
+    wire::{
+        List,
+        subscriptions::{SubscriptionBody, SubscriptionDraft},
+    },
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -59,7 +59,7 @@ struct ListParameters {
 
 /// Subscriptions, in the order of their numbers. A page looks at 10,000 rows at most where no index
 /// answers the filter; one that is not full may have a `next`.
-#[utoipa::path(get, path = "/v1/subscriptions", tag = "subscriptions", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
+#[utoipa::path(get, path = "/v1/subscriptions", tag = "subscriptions", params(ListParameters), responses((status = 200, body = List<SubscriptionBody>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
@@ -69,11 +69,11 @@ async fn list(
     let ListParameters { application, class, subscriber, key, enabled, .. } = asked;
     let filter = SubscriptionFilter { application, class, subscriber, key, enabled };
     let found = app.service.subscriptions(&caller, &filter, asked.after.as_deref(), limit).await?;
-    Ok(json(StatusCode::OK, &List::from(found)))
+    Ok(json(StatusCode::OK, &List::from(found.map(SubscriptionBody::from))))
 }
 
 /// Makes a subscription, or replaces the one of its subscriber, class and key.
-#[utoipa::path(post, path = "/v1/subscriptions", tag = "subscriptions", request_body = Draft, responses((status = 201, body = Document), (status = 200, body = Document, description = "There was one of its key"), Failures))]
+#[utoipa::path(post, path = "/v1/subscriptions", tag = "subscriptions", request_body = SubscriptionDraft, responses((status = 201, body = SubscriptionBody), (status = 200, body = SubscriptionBody, description = "There was one of its key"), Failures))]
 async fn create(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
@@ -81,24 +81,25 @@ async fn create(
 ) -> Result<Response, Failure> {
     let (headers, body) = parts(request);
     let taken = json_body(&app, &headers, body).await?;
-    let draft: Draft<'_> = read_json(&taken.bytes)?;
-    let (stored, is_new) = app.service.add_subscription(&caller, draft).await?;
-    Ok(located(tagged(created(is_new), stored.revision, &stored), format!("/v1/subscriptions/{}", stored.id)))
+    let draft: SubscriptionDraft<'_> = read_json(&taken.bytes)?;
+    let (stored, is_new) = app.service.add_subscription(&caller, draft.into()).await?;
+    let path = format!("/v1/subscriptions/{}", stored.id);
+    Ok(located(tagged(created(is_new), stored.revision, &SubscriptionBody::from(stored)), path))
 }
 
 /// One subscription. Its tag is its revision.
-#[utoipa::path(get, path = "/v1/subscriptions/{id}", tag = "subscriptions", params(("id" = String, Path)), responses((status = 200, body = Document), Failures))]
+#[utoipa::path(get, path = "/v1/subscriptions/{id}", tag = "subscriptions", params(("id" = String, Path)), responses((status = 200, body = SubscriptionBody), Failures))]
 async fn read(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(number): Segments<String>,
 ) -> Result<Response, Failure> {
     let found = app.service.subscription(&caller, id::<SubscriptionId>(&number)?).await?;
-    Ok(tagged(StatusCode::OK, found.revision, &found))
+    Ok(tagged(StatusCode::OK, found.revision, &SubscriptionBody::from(found)))
 }
 
 /// Replaces device, enabled flag and values of a subscription; all else must stay.
-#[utoipa::path(put, path = "/v1/subscriptions/{id}", tag = "subscriptions", params(("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body = Draft, responses((status = 200, body = Document), Failures))]
+#[utoipa::path(put, path = "/v1/subscriptions/{id}", tag = "subscriptions", params(("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body = SubscriptionDraft, responses((status = 200, body = SubscriptionBody), Failures))]
 async fn replace(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
@@ -109,13 +110,13 @@ async fn replace(
     let (headers, body) = parts(request);
     let revision = Condition::revision(&headers, app.service.subscription_revision(&caller, number)).await?;
     let taken = json_body(&app, &headers, body).await?;
-    let draft: Draft<'_> = read_json(&taken.bytes)?;
-    let stored = app.service.replace_subscription(&caller, number, draft, revision).await?;
-    Ok(tagged(StatusCode::OK, stored.revision, &stored))
+    let draft: SubscriptionDraft<'_> = read_json(&taken.bytes)?;
+    let stored = app.service.replace_subscription(&caller, number, draft.into(), revision).await?;
+    Ok(tagged(StatusCode::OK, stored.revision, &SubscriptionBody::from(stored)))
 }
 
 /// Changes a subscription by a merge patch (RFC 7396).
-#[utoipa::path(patch, path = "/v1/subscriptions/{id}", tag = "subscriptions", params(("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/merge-patch+json"), responses((status = 200, body = Document), Failures))]
+#[utoipa::path(patch, path = "/v1/subscriptions/{id}", tag = "subscriptions", params(("id" = String, Path), ("If-Match" = Option<String>, Header)), request_body(content = serde_json::Value, content_type = "application/merge-patch+json"), responses((status = 200, body = SubscriptionBody), Failures))]
 async fn patch(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
@@ -126,7 +127,7 @@ async fn patch(
     let number = id::<SubscriptionId>(&number)?;
     let revision = Condition::revision(&headers, app.service.subscription_revision(&caller, number)).await?;
     let stored = app.service.patch_subscription(&caller, number, &patch, revision).await?;
-    Ok(tagged(StatusCode::OK, stored.revision, &stored))
+    Ok(tagged(StatusCode::OK, stored.revision, &SubscriptionBody::from(stored)))
 }
 
 /// Removes a subscription.

@@ -13,18 +13,21 @@ use tocsin_model::{
 };
 use tocsin_service::{
     Caller, ServiceError, page,
-    suppressions::{Document, Draft, ReportDraft, Reported, address_target, known_protocol},
+    suppressions::{ReportDraft, Reported, address_target, known_protocol},
 };
 use tocsin_store::records::SuppressionFilter;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, created, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, JsonBody, Parameters, Segments, id},
-    wire::List,
+    responses::{Failures, created, json},
+    wire::{
+        List,
+        suppressions::{SuppressionBody, SuppressionDraft, SuppressionReportDraft},
+    },
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -91,7 +94,7 @@ pub(super) fn filter(
 }
 
 /// Lists suppressed addresses and devices, and those with counted bounces, by protocol and address.
-#[utoipa::path(get, path = "/v1/suppressions", tag = "suppressions", params(ListParameters), responses((status = 200, body = List<Document>), Failures))]
+#[utoipa::path(get, path = "/v1/suppressions", tag = "suppressions", params(ListParameters), responses((status = 200, body = List<SuppressionBody>), Failures))]
 async fn list(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
@@ -101,14 +104,14 @@ async fn list(
     let ListParameters { protocol, subscriber, cause, in_force, contains, .. } = asked;
     let filter = filter(&app, protocol.as_deref(), subscriber, cause.as_deref(), in_force, contains)?;
     let found = app.service.suppressions(&caller, filter, asked.after.as_deref(), limit).await?;
-    Ok(json(StatusCode::OK, &List::from(found)))
+    Ok(json(StatusCode::OK, &List::from(found.map(SuppressionBody::from))))
 }
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ReportsBody {
     /// Up to 1,000 reports; each is processed independently.
-    reports: Vec<ReportDraft>,
+    reports: Vec<SuppressionReportDraft>,
 }
 
 /// Results of the reports, in their order.
@@ -122,7 +125,7 @@ struct ReportedBody {
 enum ReportedItem {
     Known {
         /// The suppression record of the address after the report.
-        suppression: Box<Document>,
+        suppression: Box<SuppressionBody>,
     },
     Refused {
         /// Why the report was not taken.
@@ -139,9 +142,10 @@ async fn report(
     Authorized(caller): Authorized,
     JsonBody(ReportsBody { reports }): JsonBody<ReportsBody>,
 ) -> Result<Response, Failure> {
+    let reports = reports.into_iter().map(ReportDraft::from).collect();
     let reported = app.service.report_suppressions(&caller, reports).await?;
     let item = |reported| match reported {
-        Reported::Known(suppression) => ReportedItem::Known { suppression },
+        Reported::Known(found) => ReportedItem::Known { suppression: Box::new((*found).into()) },
         Reported::Refused(problems) => ReportedItem::Refused { problems },
     };
     Ok(json(StatusCode::OK, &ReportedBody { items: reported.into_iter().map(item).collect() }))
@@ -152,23 +156,24 @@ fn device_target(subscriber: &str, device: &str) -> Result<Target, Failure> {
 }
 
 /// Returns the suppression record of an address.
-#[utoipa::path(get, path = "/v1/suppressions/addresses/{protocol}/{address}", tag = "suppressions", params(("protocol" = String, Path), ("address" = String, Path)), responses((status = 200, body = Document), Failures))]
+#[utoipa::path(get, path = "/v1/suppressions/addresses/{protocol}/{address}", tag = "suppressions", params(("protocol" = String, Path), ("address" = String, Path)), responses((status = 200, body = SuppressionBody), Failures))]
 async fn read_address(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments((protocol, address)): Segments<(String, String)>,
 ) -> Result<Response, Failure> {
-    Ok(json(StatusCode::OK, &app.service.suppression(&caller, &address_target(&protocol, &address)?).await?))
+    let found = app.service.suppression(&caller, &address_target(&protocol, &address)?).await?;
+    Ok(json(StatusCode::OK, &SuppressionBody::from(found)))
 }
 
 /// Suppresses an address for all devices that have it. Replaces its previous record, unless the cause of that one is
 /// more severe: the response has the record that holds.
-#[utoipa::path(put, path = "/v1/suppressions/addresses/{protocol}/{address}", tag = "suppressions", params(("protocol" = String, Path), ("address" = String, Path)), request_body(content = Draft, example = json!({"detail": "asked by phone"})), responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
+#[utoipa::path(put, path = "/v1/suppressions/addresses/{protocol}/{address}", tag = "suppressions", params(("protocol" = String, Path), ("address" = String, Path)), request_body(content = SuppressionDraft, example = json!({"detail": "asked by phone"})), responses((status = 200, body = SuppressionBody), (status = 201, body = SuppressionBody), Failures))]
 async fn put_address(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments((protocol, address)): Segments<(String, String)>,
-    JsonBody(draft): JsonBody<Draft>,
+    JsonBody(draft): JsonBody<SuppressionDraft>,
 ) -> Result<Response, Failure> {
     put(&app, &caller, address_target(&protocol, &address)?, draft).await
 }
@@ -185,22 +190,23 @@ async fn remove_address(
 }
 
 /// Returns the suppression record of a device.
-#[utoipa::path(get, path = "/v1/suppressions/devices/{subscriber}/{device}", tag = "suppressions", params(("subscriber" = String, Path), ("device" = String, Path)), responses((status = 200, body = Document), Failures))]
+#[utoipa::path(get, path = "/v1/suppressions/devices/{subscriber}/{device}", tag = "suppressions", params(("subscriber" = String, Path), ("device" = String, Path)), responses((status = 200, body = SuppressionBody), Failures))]
 async fn read_device(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments((subscriber, device)): Segments<(String, String)>,
 ) -> Result<Response, Failure> {
-    Ok(json(StatusCode::OK, &app.service.suppression(&caller, &device_target(&subscriber, &device)?).await?))
+    let found = app.service.suppression(&caller, &device_target(&subscriber, &device)?).await?;
+    Ok(json(StatusCode::OK, &SuppressionBody::from(found)))
 }
 
 /// Suppresses a device; with `address`, as long as the device has that address.
-#[utoipa::path(put, path = "/v1/suppressions/devices/{subscriber}/{device}", tag = "suppressions", params(("subscriber" = String, Path), ("device" = String, Path)), request_body(content = Draft, example = json!({"detail": "asked by phone"})), responses((status = 200, body = Document), (status = 201, body = Document), Failures))]
+#[utoipa::path(put, path = "/v1/suppressions/devices/{subscriber}/{device}", tag = "suppressions", params(("subscriber" = String, Path), ("device" = String, Path)), request_body(content = SuppressionDraft, example = json!({"detail": "asked by phone"})), responses((status = 200, body = SuppressionBody), (status = 201, body = SuppressionBody), Failures))]
 async fn put_device(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments((subscriber, device)): Segments<(String, String)>,
-    JsonBody(draft): JsonBody<Draft>,
+    JsonBody(draft): JsonBody<SuppressionDraft>,
 ) -> Result<Response, Failure> {
     put(&app, &caller, device_target(&subscriber, &device)?, draft).await
 }
@@ -216,7 +222,7 @@ async fn remove_device(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn put(app: &App, caller: &Caller, target: Target, draft: Draft) -> Result<Response, Failure> {
-    let (stored, is_new) = app.service.put_suppression(caller, target, draft).await?;
-    Ok(json(created(is_new), &stored))
+async fn put(app: &App, caller: &Caller, target: Target, draft: SuppressionDraft) -> Result<Response, Failure> {
+    let (stored, is_new) = app.service.put_suppression(caller, target, draft.into()).await?;
+    Ok(json(created(is_new), &SuppressionBody::from(stored)))
 }

@@ -7,20 +7,17 @@ use tocsin_model::{
     problem::{Code, Problem},
     time::Timestamp,
 };
-use tocsin_service::{
-    ServiceError,
-    switches::{CreatedBackup, Switched},
-};
+use tocsin_service::{ServiceError, switches::CreatedBackup};
 use tocsin_store::journal::{Component, SwitchState};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, JsonBody},
-    wire::List,
+    responses::{Failures, json},
+    wire::{List, switches::SwitchBody},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -86,47 +83,6 @@ async fn back_up(
 ) -> Result<Response, Failure> {
     let taken = app.service.back_up(&caller, &name).await?;
     Ok(json(StatusCode::CREATED, &TakenBody::from(taken)))
-}
-
-/// Something that is switched off.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Switch)]
-pub(crate) struct SwitchBody {
-    /// Such as `role:match`, `application:stock` or `channel:stock/email`.
-    component: String,
-    /// `paused`: new work waits; `disabled`: new work is refused.
-    state: &'static str,
-    /// Whether work that started before the switch is still in progress.
-    pending: bool,
-    /// The id of the key that switched it off.
-    by: String,
-    /// The description of that key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    by_name: Option<String>,
-    reason: String,
-    #[schema(value_type = String, format = DateTime)]
-    since: Timestamp,
-}
-
-impl SwitchBody {
-    /// Adds the description of the key.
-    pub(crate) fn named(self, app: &App) -> Self {
-        SwitchBody { by_name: app.service.key_name(&self.by), ..self }
-    }
-}
-
-impl From<Switched> for SwitchBody {
-    fn from(Switched { switch, pending }: Switched) -> Self {
-        SwitchBody {
-            component: switch.component.to_string(),
-            state: switch.state.word(),
-            pending,
-            by: switch.by,
-            by_name: None,
-            reason: switch.reason,
-            since: switch.since,
-        }
-    }
 }
 
 /// A switch to turn off, with its options.

@@ -26,11 +26,11 @@ use tocsin_service::ServiceError;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{Failures, json};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{DeviceCaller, JsonBody, Parameters, Segments, media_type, parts, take_body},
+    responses::{Failures, json},
     wire::sync::{NewsBody, TallyBody},
 };
 

@@ -13,14 +13,12 @@ use tocsin_store::tracking::TrackedBody;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{
-    Failures, json,
-    messages::{MessageBody, attached},
-};
+use super::messages::{MessageBody, attached};
 use crate::{
-    App,
+    app::App,
     problems::Failure,
     request::{Authorized, Parameters, Segments, id, query_id},
+    responses::{Failures, json},
     wire::List,
 };
 

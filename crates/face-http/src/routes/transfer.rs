@@ -21,11 +21,11 @@ use tocsin_store::records::SubscriptionFilter;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::Failures;
 use crate::{
-    App,
+    app::App,
     problems::{Failure, ProblemBody},
     request::{Authorized, Parameters, media_type, parts, stream_body},
+    responses::Failures,
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {

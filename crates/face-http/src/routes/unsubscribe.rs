@@ -11,8 +11,7 @@ use axum::{
 use tocsin_service::ServiceError;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::Failures;
-use crate::{App, problems::Failure, request::Segments, status_page};
+use crate::{app::App, problems::Failure, request::Segments, responses::Failures, status_page};
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(ask, unsubscribe))

@@ -92,8 +92,10 @@ pub(super) fn typed(value: &Json, attribute: &'static Attribute) -> Result<Optio
     if !attribute.many {
         return match value {
             Json::Array(values) if values.is_empty() => Ok(None),
-            // Some clients write lists of one.
-            Json::Array(values) if values.len() == 1 => single(&values[0], attribute),
+            // Some clients write lists of one. `active: [false]` is more likely a mistake.
+            Json::Array(values) if values.len() == 1 && attribute.kind != Kind::Boolean => {
+                single(&values[0], attribute)
+            }
             value => single(value, attribute),
         };
     }

@@ -8,8 +8,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     error::ScimError,
-    resource_type,
-    schema::ResourceType,
+    schema::{ResourceType, resource_type},
     service::{Change, ScimService, Tag, tag},
 };
 

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use tocsin_directory::ldap_error::{Code, LdapError};
 use tocsin_service::ServiceError;
 
-use super::answer;
+use super::answer::answer;
 use crate::problems::Failure;
 
 /// A request that was not done.

@@ -646,6 +646,8 @@ mod tests {
         check(json!([{"op": "add", "path": "emails[type eq", "value": "44"}]), Err("invalidPath"));
         check(json!([{"op": "add", "path": "title"}]), Err("`value` is missing"));
         check(json!([{"op": "replace", "path": "active", "value": "maybe"}]), Err("invalidValue"));
+        check(json!([{"op": "replace", "path": "active", "value": [false]}]), Err("invalidValue"));
+        check(json!([{"op": "replace", "value": {"active": [false]}}]), Err("invalidValue"));
         check(json!([{"op": "replace", "path": "emails[type eq \"other\"].value", "value": "x"}]), Err("noTarget"));
         check(json!([{"op": "add", "value": "x"}]), Err("an object of attributes"));
     }

@@ -7,25 +7,26 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use tocsin_directory::access::AuthzId;
 use tocsin_service::{Caller, Scope, ServiceError};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    answer, body,
-    bulk::Bulk,
+    answer::answer,
+    body,
+    bulk::{self, Bulk},
     error::ScimError,
-    list::{Asked, list_response},
-    patch, resource_type,
-    schema::{RESOURCES, ResourceType, schemas},
+    list::{self, Asked, list_response},
+    patch,
+    schema::{RESOURCES, ResourceType, resource_type, schemas},
     service::{Change, ScimService, Tag, tag},
-    service_provider_config,
 };
 use crate::{
-    App, host,
+    app::App,
+    host,
     problems::Failure,
-    request::{self, Authorized, Segments, parts},
+    request::{self, Authorized, SINGLE_BYTES_MAX, Segments, parts},
 };
 
 /// Base path of SCIM.
@@ -438,4 +439,20 @@ async fn bulk(axum::extract::State(app): State, client: Client, request: Request
         serde_json::from_value(body).map_err(|error| ScimError::bad("invalidSyntax", format!("the body: {error}")))?;
     let done = service.bulk(bulk).await.map(|done| answer(StatusCode::OK, &done));
     measured("bulk", done)
+}
+
+/// The service provider configuration.
+fn service_provider_config(base: &str) -> Json {
+    let supported = json!({"supported": true});
+    json!({
+        "schemas": ["urn:ietf:params:scim:schemas:core:2.0:ServiceProviderConfig"],
+        "patch": supported, "sort": supported, "etag": supported, "changePassword": supported,
+        "bulk": {"supported": true, "maxOperations": bulk::OPERATIONS_MAX, "maxPayloadSize": SINGLE_BYTES_MAX},
+        "filter": {"supported": true, "maxResults": list::PAGE_MAX},
+        "authenticationSchemes": [{
+            "type": "oauthbearertoken", "name": "API key", "primary": true,
+            "description": "`Authorization: Bearer` and a key with the scope subscribers:read or subscribers:write",
+        }],
+        "meta": {"resourceType": "ServiceProviderConfig", "location": format!("{base}/ServiceProviderConfig")},
+    })
 }

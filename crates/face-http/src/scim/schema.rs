@@ -1,6 +1,9 @@
 //! Schemas of users and groups (RFC 7643): one table for validation of bodies, filters and `/Schemas`.
 
+use axum::http::StatusCode;
 use serde_json::{Value as Json, json};
+
+use super::error::ScimError;
 
 /// Type of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -396,3 +399,17 @@ pub(super) static GROUP: ResourceType = ResourceType {
 
 /// All kinds.
 pub(super) static RESOURCES: [&ResourceType; 2] = [&USER, &GROUP];
+
+/// The kind of resources at an address.
+pub(super) fn resource_type(endpoint: &str) -> Result<&'static ResourceType, ScimError> {
+    if endpoint == "Me" {
+        return Err(ScimError::new(
+            StatusCode::NOT_IMPLEMENTED,
+            "API keys belong to no user, so `Me` is not supported",
+        ));
+    }
+    let found = RESOURCES.iter().find(|kind| kind.endpoint == endpoint);
+    found
+        .copied()
+        .ok_or_else(|| ScimError::missing(format!("nothing is at `/{endpoint}`; there are /Users and /Groups")))
+}

@@ -11,15 +11,12 @@ use tocsin_service::status;
 use tocsin_store::spool::PartitionLoad;
 use utoipa::ToSchema;
 
-use crate::{
-    App,
-    routes::{
-        exchanges::{LocationBody, ThrottledBody},
-        switches::SwitchBody,
-    },
+use super::{
+    exchanges::{LocationBody, ThrottledBody},
+    millis,
+    switches::SwitchBody,
 };
-
-use super::millis;
+use crate::app::App;
 
 /// Status of the platform.
 #[derive(Serialize, ToSchema)]
@@ -204,8 +201,9 @@ pub(crate) struct BacklogBody {
     work_items: u64,
     /// Notifications that wait for an operator.
     suspended: u64,
-    /// Exchange messages that wait for an operator; counted up to 100,000 in each partition of the spool.
-    suspended_messages: u64,
+    /// Exchange messages that wait for an operator; counted up to 100,000 in each partition of the spool. `null` if the
+    /// spool is unavailable.
+    suspended_messages: Option<u64>,
     #[schema(value_type = Option<String>, format = DateTime)]
     oldest_event: Option<Timestamp>,
 }
@@ -296,7 +294,7 @@ impl From<status::Status> for StatusBody {
                 notifications: backlog.notifications,
                 work_items: backlog.work_items,
                 suspended: backlog.suspended,
-                suspended_messages: status.suspended_messages.unwrap_or_default(),
+                suspended_messages: status.suspended_messages,
                 oldest_event: backlog.oldest_event,
             },
             totals: TotalsBody {

@@ -35,6 +35,20 @@ async fn e3_a_body_that_is_too_large_is_answered_before_it_is_sent() {
 }
 
 #[tokio::test]
+async fn b5_a_response_before_the_body_says_that_the_connection_ends() {
+    let platform = Platform::with_quakes().await;
+    let body = "Content-Length: 10\r\n";
+    let known = head(&platform, "POST", "/v1/subscribers", body);
+    let unknown = known.replace(&platform.key, "tk_nonsense");
+    for (request, status) in [(unknown, 401), (known.replace("application/json", "text/nonsense"), 415)] {
+        let answer = platform.exchange(request.as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert!(answer.to_ascii_lowercase().contains("\r\nconnection: close\r\n"), "{answer}");
+    }
+    platform.stop().await;
+}
+
+#[tokio::test]
 async fn e3_chunks_without_end_are_answered_at_the_bound() {
     let platform = Platform::with_quakes().await;
     let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();

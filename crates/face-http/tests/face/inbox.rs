@@ -158,7 +158,7 @@ async fn what_is_wrong_is_told() {
 }
 
 #[tokio::test]
-async fn a_token_opens_one_feed() {
+async fn b5_a_token_opens_one_feed_and_ends_with_its_subscriber() {
     let platform = Platform::with_quakes().await;
     let (status, _) = platform.post("/v1/subscribers", JSON, r#"{"id": "bob"}"#).await;
     assert_eq!(status, 201);
@@ -193,8 +193,12 @@ async fn a_token_opens_one_feed() {
     assert_eq!(platform.as_bearer("PUT", &format!("{ALICE}/n-7-0/read"), Some(&writer)).await.0, 200);
     // A new subscriber with the same id is another subscriber.
     assert_eq!(answer(platform.request("DELETE", "/v1/subscribers/alice")).await.0, 204);
+    for path in [ALICE, "/v1/subscribers/bob/inbox"] {
+        let (status, body) = platform.as_bearer("GET", path, Some(&token)).await;
+        assert_eq!(status, 401, "its subscriber is gone: {body}");
+    }
     assert_eq!(platform.post("/v1/subscribers", JSON, r#"{"id": "alice"}"#).await.0, 201);
-    assert_eq!(platform.as_bearer("GET", ALICE, Some(&token)).await.0, 403);
+    assert_eq!(platform.as_bearer("GET", ALICE, Some(&token)).await.0, 401);
     platform.stop().await;
 }
 

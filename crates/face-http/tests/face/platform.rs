@@ -7,7 +7,8 @@ use std::sync::{
 
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value as Json;
-use tocsin_delivery::{Context, SystemClock, TokenSigner, networks::Networks};
+use tocsin_connect::{SystemClock, networks::Networks};
+use tocsin_delivery::{Context, TokenSigner};
 use tocsin_directory::{Directory, Options, access::AuthzId, entry::Shape};
 use tocsin_face_http::{HttpOptions, OpenDirectory, ScimOptions};
 use tocsin_model::{
@@ -76,6 +77,8 @@ pub struct Platform {
     pub inbox: Arc<dyn Inbox>,
     /// The records.
     pub records: Arc<dyn Records>,
+    /// The service behind the routes.
+    pub service: Arc<Service>,
     /// The same subscribers as entries.
     pub directory: Directory,
     /// Base URL of links.
@@ -151,6 +154,7 @@ impl Platform {
             version: "0.0.0-test",
         });
         let service = service.await.expect("a service");
+        let behind = service.clone();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = format!("http://{}", listener.local_addr().expect("an address"));
         let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -168,6 +172,7 @@ impl Platform {
             opened,
             inbox,
             records: kept,
+            service: behind,
             directory,
             secret,
             stop: Some(stop),

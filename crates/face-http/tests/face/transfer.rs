@@ -1,8 +1,9 @@
 //! Imports and exports: exported data can be imported again.
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
+use tocsin_service::own::Owner;
 
-use crate::platform::Platform;
+use crate::platform::{Platform, answer};
 
 async fn lines(platform: &Platform, path: &str, kind: &str, body: &str) -> Vec<Json> {
     let request = platform.request("POST", path).header("content-type", kind).body(body.to_owned());
@@ -288,6 +289,149 @@ async fn d_csv_of_spreadsheets_is_imported_or_refused_with_a_reason() {
     ] {
         let answer = lines(&platform, IMPORT, kind, nothing).await;
         assert_eq!(answer[0]["status"], 422, "{kind} {nothing:?}: {answer:?}");
+    }
+    platform.stop().await;
+}
+
+/// A nightly import must not reach people who unsubscribed.
+#[tokio::test]
+async fn b5_a_repeated_import_or_request_without_a_state_enables_nothing() {
+    const JSON: &str = "application/json";
+    let platform = Platform::with_quakes().await;
+    let subscribers = "id,device.work.channel,device.work.address\nbob,mail,bob@example.org\n";
+    let person = r#"{"id":"bob","devices":{"work":{"channel":"mail","address":"bob@example.org"}}}"#;
+    let line = r#"{"application":"quakes","class":"strong","subscriber":"bob","key":"one","values":{"magnitude":5.5}}"#;
+    let csv = "application,class,subscriber,key,enabled,values.magnitude\nquakes,strong,bob,one,,5.5\n";
+    let imported = async |kind: &str, media: &str, text: &str| {
+        let answer = lines(&platform, &format!("/v1/import/{kind}"), media, text).await;
+        assert_eq!(answer.last().expect("totals")["stored"], 1, "{answer:?}");
+    };
+    imported("subscribers", NDJSON, person).await;
+    imported("subscriptions", NDJSON, line).await;
+    let (_, list) = platform.get("/v1/subscriptions?subscriber=bob").await;
+    let path = format!("/v1/subscriptions/{}", list["items"][0]["id"].as_str().expect("an id"));
+    assert_eq!(list["items"][0]["enabled"], true, "new ones are enabled: {list}");
+    let patch = |path: &str, body: &'static str| {
+        answer(platform.request("PATCH", path).header("content-type", "application/merge-patch+json").body(body))
+    };
+    let off = r#"{"enabled":false,"devices":{"work":{"state":"bounced"}}}"#;
+    assert_eq!(patch("/v1/subscribers/bob", off).await.0, 200);
+    for (change, enabled, snoozed) in [
+        (r#"{"enabled":false}"#, false, Json::Null),
+        (r#"{"enabled":true,"snoozed_until":"2999-01-01T00:00:00Z"}"#, true, "2999-01-01T00:00:00Z".into()),
+    ] {
+        assert_eq!(patch(&path, change).await.0, 200);
+        let stays = async |by: &str| {
+            let (_, found) = platform.get(&path).await;
+            assert_eq!((&found["enabled"], &found["snoozed_until"]), (&Json::from(enabled), &snoozed), "{by}: {found}");
+        };
+        imported("subscriptions", NDJSON, line).await;
+        stays("NDJSON").await;
+        imported("subscriptions", "text/csv", csv).await;
+        stays("CSV").await;
+        assert_eq!(platform.post("/v1/subscriptions", JSON, line).await.0, 200);
+        stays("POST").await;
+        assert_eq!(platform.put(&path, JSON, line).await.0, 200);
+        stays("PUT").await;
+    }
+    // `null` ends a snooze, and `enabled` is as the creator writes it.
+    let awake = format!(r#"{},"snoozed_until":null}}"#, &line[..line.len() - 1]);
+    assert_eq!(platform.put(&path, JSON, &awake).await.0, 200);
+    let (_, found) = platform.get(&path).await;
+    assert_eq!((&found["enabled"], &found["snoozed_until"]), (&Json::from(true), &Json::Null), "{found}");
+
+    let subscriber = async |by: &str| {
+        let (_, found) = platform.get("/v1/subscribers/bob").await;
+        let state = &found["devices"]["work"]["state"];
+        assert_eq!((&found["enabled"], state), (&Json::from(false), &Json::from("bounced")), "{by}: {found}");
+    };
+    imported("subscribers", NDJSON, person).await;
+    subscriber("NDJSON").await;
+    imported("subscribers", "text/csv", subscribers).await;
+    subscriber("CSV").await;
+    assert_eq!(platform.put("/v1/subscribers/bob", JSON, person).await.0, 200);
+    subscriber("PUT").await;
+    let device = r#"{"channel":"mail","address":"bob@example.org"}"#;
+    assert_eq!(platform.put("/v1/subscribers/bob/devices/work", JSON, device).await.0, 200);
+    subscriber("PUT of the device").await;
+    let spelled = r#"{"channel":"mail","address":"bob@EXAMPLE.org"}"#;
+    assert_eq!(platform.put("/v1/subscribers/bob/devices/work", JSON, spelled).await.0, 200);
+    subscriber("PUT of the same mailbox").await;
+    // In a merge patch, null is the default.
+    let (_, found) = patch("/v1/subscribers/bob", r#"{"devices":{"work":{"state":null}}}"#).await;
+    let state = (&found["enabled"], &found["devices"]["work"]["state"]);
+    assert_eq!(state, (&Json::from(false), &Json::from("active")), "{found}");
+    for path in ["/v1/subscribers/bob", &path] {
+        assert_eq!(patch(path, r#"{"enabled":false}"#).await.1["enabled"], false);
+        let (_, found) = patch(path, r#"{"enabled":null}"#).await;
+        assert_eq!(found["enabled"], true, "{found}");
+    }
+    platform.stop().await;
+}
+
+/// A subscriber edits its rows on its own device.
+#[tokio::test]
+async fn b5_an_own_edit_keeps_the_state_of_an_address_and_null_ends_a_snooze() {
+    let platform = Platform::with_quakes().await;
+    let owner = Owner { application: "quakes".parse().expect("a name"), subscriber: "alice".parse().expect("an id") };
+    let set = |set: Json| set.as_object().expect("an object").clone();
+    let put = async |fields: Json| {
+        platform.service.put_own_device(&owner, "mail", &set(fields)).await.expect("stored");
+        let (_, found) = platform.get("/v1/subscribers/alice").await;
+        found["devices"]["mail"]["state"].as_str().expect("a state").to_owned()
+    };
+    assert_eq!(put(json!({"state": "bounced"})).await, "bounced");
+    assert_eq!(put(json!({"address": "alice@example.org"})).await, "bounced");
+    assert_eq!(put(json!({"channel": "mail", "address": "alice@EXAMPLE.org"})).await, "bounced");
+    assert_eq!(put(json!({"state": null})).await, "active");
+    assert_eq!(put(json!({"state": "bounced"})).await, "bounced");
+    assert_eq!(put(json!({"address": "alice@other.example"})).await, "active", "a state belongs to an address");
+
+    let row = json!({"class": "strong", "values": {"magnitude": 5.5}});
+    let add = async |snooze: Option<Json>| {
+        let mut row = set(row.clone());
+        row.extend(snooze.map(|until| ("snoozed_until".to_owned(), until)));
+        platform.service.add_own_subscription(&owner, "k", &row).await.expect("stored");
+        let (_, list) = platform.get("/v1/subscriptions?subscriber=alice").await;
+        assert_eq!(list["items"].as_array().expect("items").len(), 1, "{list}");
+        list["items"][0]["snoozed_until"].clone()
+    };
+    let later = json!("2999-01-01T00:00:00Z");
+    assert_eq!(add(Some(Json::Null)).await, Json::Null, "a new one");
+    assert_eq!(add(Some(later.clone())).await, later);
+    assert_eq!(add(None).await, later, "it keeps the stored one");
+    assert_eq!(add(Some(Json::Null)).await, Json::Null);
+    platform.stop().await;
+}
+
+/// The types of lines and of bodies are different, with the same members.
+#[tokio::test]
+async fn a_line_of_an_export_has_the_members_of_the_body_of_its_object() {
+    const JSON: &str = "application/json";
+    let platform = Platform::with_quakes().await;
+    let subscriber = r#"{"id":"bob","enabled":false,"locale":"de-AT","time_zone":"Europe/Vienna","attributes":{"n":-5},
+        "devices":{"work":{"channel":"mail","address":"bob@example.org","state":"disabled"}},
+        "preferences":{"quiet_hours":["22:00-07:00"]}}"#;
+    assert_eq!(platform.post("/v1/subscribers", JSON, subscriber).await.0, 201);
+    let subscription = r#"{"application":"quakes","class":"strong","subscriber":"bob","key":"one","device":"work",
+        "enabled":false,"values":{"magnitude":5.5},"snoozed_until":"2999-01-01T00:00:00Z"}"#;
+    let (status, stored) = platform.post("/v1/subscriptions", JSON, subscription).await;
+    assert_eq!(status, 201, "{stored}");
+    let suppression = r#"{"cause":"manual","detail":"asked by phone","expires_at":"2999-01-01T00:00:00Z"}"#;
+    let suppressed = "/v1/suppressions/addresses/smtp/bob%40example.org";
+    assert_eq!(platform.put(suppressed, JSON, suppression).await.0, 201);
+    let subscription = format!("/v1/subscriptions/{}", stored["id"].as_str().expect("an id"));
+    for (kind, path) in
+        [("subscribers", "/v1/subscribers/bob"), ("subscriptions", &subscription), ("suppressions", suppressed)]
+    {
+        let exported = export(&platform, &format!("/v1/export/{kind}")).await;
+        let mut lines = exported.lines().map(|line| serde_json::from_str::<Json>(line).expect("JSON"));
+        let (_, mut body) = platform.get(path).await;
+        // Exports have the id of a key only.
+        body.as_object_mut().expect("an object").remove("origin_name");
+        let line = lines.find(|line| *line == body).unwrap_or_else(|| panic!("{body} is not in {exported}"));
+        let (status, answer) = platform.put(path, JSON, &line.to_string()).await;
+        assert_eq!(status, 200, "a line is a body: {answer}");
     }
     platform.stop().await;
 }

@@ -8,7 +8,11 @@ use std::{collections::BTreeMap, time::Duration};
 use tocsin_model::{id::Name, time::Timestamp};
 use tocsin_store::journal::{Activity, Count, Stream, Timing, Window};
 
-use super::{Cell, Column, MINUTE, Report, ReportRequest, Table, is_or_any, share, table::column};
+use super::{
+    Cell, Column, Report, ReportRequest, Table,
+    request::{MINUTE, is_or_any, share},
+    table::column,
+};
 use crate::{Service, error::ServiceError};
 
 pub(super) const EVENT_CLASS: &[Column] = &[
@@ -109,7 +113,7 @@ impl Service {
         request: &ReportRequest,
         key: impl Fn(&Stream) -> Option<[Name; N]>,
     ) -> Result<(Window, Intervals<N>), ServiceError> {
-        let window = self.window(request, MINUTE)?;
+        let window = request.window(MINUTE, self.clock.now())?;
         let mut intervals: Intervals<N> = BTreeMap::new();
         for row in self.activity_log.activity(&window, request.application.as_ref()).await? {
             if let Some(key) = key(&row.stream) {

@@ -10,7 +10,8 @@ use tocsin_model::{
 use tocsin_store::journal::EventBatchState;
 
 use super::{
-    Cell, Column, Report, ReportRequest, Table, is_or_any,
+    Cell, Column, Report, ReportRequest, Table,
+    request::is_or_any,
     table::column,
     walk::{PAGE, ReportCursor, RowSelection, walk},
 };
@@ -39,7 +40,7 @@ pub(super) const EVENTS: &[Column] = &[column("event", "Id of the event."), colu
 
 impl Service {
     pub(super) async fn event_batch_list(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
-        let (from, to) = self.span(request)?;
+        let (from, to) = request.span()?;
         let limit = request.limit()?;
         if request.status.as_deref().is_some_and(|status| !["accepted", "matched", "failed"].contains(&status)) {
             return Err(ServiceError::invalid(

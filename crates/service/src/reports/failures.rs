@@ -28,7 +28,7 @@ pub(super) const LIST: &[Column] = &[
 
 impl Service {
     pub(super) async fn failed_notifications(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
-        let (from, to) = self.span(request)?;
+        let (from, to) = request.span()?;
         let limit = request.limit()?;
         let mut table = Table::new("notifications", LIST);
         // The batch in which the previous page ended, and the next index in it.

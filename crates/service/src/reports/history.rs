@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tocsin_model::time::Timestamp;
 use tocsin_store::journal::{Activity, Count, Timing};
 
-use super::{Column, Report, ReportRequest, Table, diagnostics, share, table::column};
+use super::{Column, Report, ReportRequest, Table, diagnostics, request::share, table::column};
 use crate::{Service, error::ServiceError};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -29,7 +29,7 @@ pub(super) const LIST: &[Column] = &[
 
 impl Service {
     pub(super) async fn administration_history(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
-        let window = self.window(request, DAY)?;
+        let window = request.window(DAY, self.clock.now())?;
         let mut periods: BTreeMap<Timestamp, Activity> = BTreeMap::new();
         for row in self.activity_log.activity(&window, request.application.as_ref()).await? {
             periods.entry(row.from).or_default().add(&row.activity);

@@ -12,7 +12,8 @@ use tocsin_model::{
 use tocsin_store::journal::{Progress, SuspensionFilter};
 
 use super::{
-    Cell, Column, Report, ReportRequest, SCANNED_MAX, Table, is_or_any,
+    Cell, Column, Report, ReportRequest, Table,
+    request::{SCANNED_MAX, is_or_any},
     table::column,
     walk::{PAGE, RowSelection, walk},
 };
@@ -68,7 +69,7 @@ type Head = (NotificationBatchId, NotificationHead, u32);
 
 impl Service {
     pub(super) async fn notification_batch_list(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
-        let (from, to) = self.span(request)?;
+        let (from, to) = request.span()?;
         let limit = request.limit()?;
         let is_selected = of_status(request.status.as_deref())?;
         // Progress is read for listed batches, and for all if the filter depends on it.

@@ -4,7 +4,8 @@ use tocsin_model::{id::EventBatchId, problem::Code};
 use tocsin_store::journal::{EventBatchState, FiringFilter, Quantum, QuantumQuery};
 
 use super::{
-    Cell, Column, Report, ReportRequest, SCANNED_MAX, Table,
+    Cell, Column, Report, ReportRequest, Table,
+    request::SCANNED_MAX,
     table::column,
     walk::{PAGE, RowSelection, walk},
 };
@@ -43,7 +44,7 @@ pub(super) const FIRINGS: &[Column] = &[
 
 impl Service {
     pub(super) async fn quantum_list(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
-        let (from, to) = self.span(request)?;
+        let (from, to) = request.span()?;
         let limit = request.limit()?;
         let is_listed = status_filter(request.status.as_deref())?;
         let page = async |before| Ok(self.activity_log.quanta(QuantumQuery { from, to, before, limit: PAGE }).await?);

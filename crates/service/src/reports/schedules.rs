@@ -9,7 +9,8 @@ use tocsin_model::{
 use tocsin_store::journal::EventBatchState;
 
 use super::{
-    Column, Report, ReportRequest, Table, is_or_any,
+    Column, Report, ReportRequest, Table,
+    request::is_or_any,
     table::column,
     walk::{PAGE, RowSelection, walk},
 };
@@ -74,7 +75,7 @@ impl Service {
     }
 
     pub(super) async fn scheduled_runs(&self, request: &ReportRequest) -> Result<Report, ServiceError> {
-        let (from, to) = self.span(request)?;
+        let (from, to) = request.span()?;
         let limit = request.limit()?;
         let before = match request.before::<EventBatchId>()? {
             Some(before) => Some(before),

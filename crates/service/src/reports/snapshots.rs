@@ -6,7 +6,7 @@ use tocsin_model::{application::Application, id::Name, time::Timestamp};
 use tocsin_pipeline::{Compiled, DestinationState};
 use tocsin_store::journal::{ActivityRow, Component, Count, Role, Stream, Switch};
 
-use super::{Cell, Column, Report, ReportRequest, Table, is_or_any, table::column};
+use super::{Cell, Column, Report, ReportRequest, Table, request::is_or_any, table::column};
 use crate::{Service, error::ServiceError};
 
 pub(super) const APPLICATIONS: &[Column] = &[
@@ -134,7 +134,7 @@ impl Service {
         let names = self.pipeline.status().into_iter().map(|(name, _)| name);
         let found: Vec<_> = names.filter(|name| is_or_any(&request.application, name)).collect();
         match &request.application {
-            Some(name) if found.is_empty() => Err(ServiceError::no_application(name)),
+            Some(name) if found.is_empty() => Err(self.no_running(name)),
             _ => Ok(found.iter().filter_map(|name| self.pipeline.application(name)).collect()),
         }
     }

@@ -37,7 +37,7 @@ impl Service {
         let minutes = to.since(from).as_secs() / 60 + 2;
         let interval = Duration::from_secs(minutes * 60);
         let whole = ReportRequest { from: Some(from), to: request.to, interval: Some(interval), ..request.clone() };
-        let window = self.window(&whole, interval)?;
+        let window = whole.window(interval, self.clock.now())?;
         let mut applications: BTreeMap<Name, Activity> = BTreeMap::new();
         for row in self.activity_log.activity(&window, request.application.as_ref()).await? {
             applications.entry(row.stream.application().clone()).or_default().add(&row.activity);

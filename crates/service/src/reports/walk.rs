@@ -7,7 +7,7 @@ use std::{
 
 use tocsin_model::id::IdError;
 
-use super::SCANNED_MAX;
+use super::request::SCANNED_MAX;
 use crate::error::ServiceError;
 
 /// A cursor in two parts: `12.300`. A report may page two lists at once, or a list and the rows within an item. The

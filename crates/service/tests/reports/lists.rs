@@ -175,7 +175,13 @@ fn batches_are_listed_and_shown_in_detail() {
 fn a_subscription_is_reported_with_its_notifications() {
     on_each(async |platform| {
         let id = "ann".parse().expect("an id");
-        let new = NewSubscriber { id, profile: Default::default(), devices: None, preferences: None };
+        let new = NewSubscriber {
+            kept: Default::default(),
+            id,
+            profile: Default::default(),
+            devices: None,
+            preferences: None,
+        };
         platform.records.put_subscriber(new, Precondition::Any, at(0)).await.expect("stored");
         let new = NewSubscription {
             application: name("stock"),
@@ -183,7 +189,7 @@ fn a_subscription_is_reported_with_its_notifications() {
             subscriber: "ann".parse().expect("an id"),
             key: None,
             device: None,
-            enabled: true,
+            enabled: Some(true),
             values: "{}".into(),
             terms: Default::default(),
         };

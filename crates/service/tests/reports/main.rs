@@ -8,7 +8,8 @@ mod snapshots; // how things stand in the evening
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tocsin_delivery::{Clock, Context, TokenSigner, networks::Networks};
+use tocsin_connect::{Clock, networks::Networks};
+use tocsin_delivery::{Context, TokenSigner};
 use tocsin_model::{
     delivery_policy::Priority,
     event::EventPacker,

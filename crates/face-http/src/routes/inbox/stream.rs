@@ -23,11 +23,11 @@ use utoipa::IntoParams;
 
 use super::open;
 use crate::{
-    App,
+    app::App,
     credential::EndsItself,
     problems::Failure,
     request::{InboxAccess, Parameters, Segments},
-    routes::Failures,
+    responses::Failures,
     wire::inbox::ItemBody,
 };
 

@@ -1,0 +1,48 @@
+//! Shared state of the routes.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tocsin_service::Service;
+use tocsin_sync::Replicas;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    options::{OpenDirectory, ScimOptions},
+    rate_limits::RateLimits,
+    request_metrics::Measures,
+};
+
+/// Shared state of the routes.
+pub(crate) struct App {
+    pub(crate) service: Arc<Service>,
+    pub(crate) metrics: Option<PrometheusHandle>,
+    /// The sync service, if enabled.
+    pub(crate) sync: Option<Arc<Replicas>>,
+    /// Memory for request bodies, in KiB.
+    pub(crate) body_room: Arc<Semaphore>,
+    /// Maximum pause of a request body.
+    pub(crate) body_idle_timeout: Duration,
+    /// The directory for SCIM, if enabled.
+    pub(crate) scim: Option<ScimOptions>,
+    /// Opens the directory for exports.
+    pub(crate) directory: Option<OpenDirectory>,
+    pub(crate) rate_limits: RateLimits,
+    pub(crate) measures: Measures,
+    /// Permits for event streams.
+    pub(crate) streams: Arc<Semaphore>,
+    /// Origins whose pages may use the browser routes.
+    pub(crate) origins: Arc<[String]>,
+    /// Interval of heartbeats on event streams.
+    pub(crate) heartbeat: Duration,
+    /// Timeout of a blocked write.
+    pub(crate) write_timeout: Duration,
+    /// Renders the OpenAPI document.
+    pub(crate) openapi: fn() -> Bytes,
+    /// Cancelled at shutdown, which ends the event streams.
+    pub(crate) stopping: CancellationToken,
+}
+
+pub(crate) type State = axum::extract::State<Arc<App>>;

@@ -1,0 +1,85 @@
+//! Options of the face.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tocsin_directory::{Directory, ldap_error::LdapError};
+use tocsin_sync::Replicas;
+
+use tocsin_pace::rate_limit::RateLimit;
+
+/// The bounds of the face. Sizes are in bytes.
+#[derive(Clone)]
+pub struct HttpOptions {
+    /// Maximum connections. A further one gets 503 and is closed, except for health checks.
+    pub connections_max: usize,
+    /// Most connections from one address (IPv6: from one /64 network).
+    pub connections_per_address_max: usize,
+    /// Connections beyond these limits that are read at the same time, for health checks.
+    pub health_connections: usize,
+    /// Longest time for the head of a request, and longest idle time of a connection.
+    pub header_timeout: Duration,
+    /// Longest pause of a body. A body that is read whole must then arrive with 1,024 bytes a second.
+    pub body_idle_timeout: Duration,
+    /// Longest time in which a client reads nothing of an answer.
+    pub write_timeout: Duration,
+    /// Time for which a draining server waits for its requests.
+    pub drain_patience: Duration,
+    /// Most bytes of all request bodies in memory at the same time; streams do not count.
+    pub body_memory_max: usize,
+    /// Most requests of a key or token; one more is answered 429.
+    pub key_rate: Option<RateLimit>,
+    /// Most requests of an address (IPv6: of one /64 network) without a valid key.
+    pub address_rate: Option<RateLimit>,
+    /// Origins whose pages may read feeds, such as `https://shop.example.org`.
+    pub origins: Vec<String>,
+    /// Maximum open event streams; further ones get 429.
+    pub streams_max: usize,
+    /// Interval of heartbeats on idle event streams.
+    pub stream_heartbeat: Duration,
+    /// Renders `/metrics`; without it, the route answers 404.
+    pub metrics: Option<PrometheusHandle>,
+    /// The sync service; without it, its routes answer 404.
+    pub sync: Option<Arc<Replicas>>,
+    /// The directory for SCIM; without it, its routes answer 404.
+    pub scim: Option<ScimOptions>,
+    /// Opens the directory for exports; without it, the route answers 404.
+    pub directory: Option<OpenDirectory>,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        HttpOptions {
+            connections_max: 10_000,
+            connections_per_address_max: 5_000,
+            health_connections: 16,
+            header_timeout: Duration::from_secs(30),
+            body_idle_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            drain_patience: Duration::from_secs(30),
+            body_memory_max: 512 * 1024 * 1024,
+            key_rate: None,
+            address_rate: None,
+            origins: Vec::new(),
+            streams_max: 5_000,
+            stream_heartbeat: Duration::from_secs(15),
+            metrics: None,
+            sync: None,
+            scim: None,
+            directory: None,
+        }
+    }
+}
+
+/// SCIM over a directory.
+#[derive(Clone)]
+pub struct ScimOptions {
+    /// The entries.
+    pub directory: Directory,
+    /// The address under which clients reach the face, such as `https://tocsin.example`; without it, the `Host` of the request.
+    pub public_url: Option<String>,
+}
+
+/// Opens the directory for an export.
+pub type OpenDirectory =
+    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Directory, LdapError>> + Send>> + Send + Sync>;

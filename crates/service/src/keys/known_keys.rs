@@ -1,0 +1,66 @@
+//! Cache of all API keys, reloaded when the records change.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use tocsin_store::{error::StoreError, records::ApiKeyStore};
+use tokio::sync::watch;
+
+use super::caller::Caller;
+
+/// The keys in memory, by hash. A lookup by hash reveals nothing about partly correct keys (no timing side channel).
+pub(crate) struct Keys {
+    api_key_store: Arc<dyn ApiKeyStore>,
+    /// Counts the reloads.
+    pub(super) read: watch::Sender<u64>,
+    /// Serializes removals, so that two cannot together remove the last admin key.
+    pub(super) removing: tokio::sync::Mutex<()>,
+    pub(super) known: ArcSwap<HashMap<[u8; 32], Caller>>,
+    /// Descriptions by id, also of removed keys.
+    pub(super) names: ArcSwap<HashMap<String, String>>,
+}
+
+impl Keys {
+    pub(crate) async fn load(api_key_store: Arc<dyn ApiKeyStore>) -> Result<Arc<Keys>, StoreError> {
+        let keys = Arc::new(Keys {
+            api_key_store,
+            read: watch::Sender::new(0),
+            removing: tokio::sync::Mutex::default(),
+            known: ArcSwap::default(),
+            names: ArcSwap::default(),
+        });
+        keys.refresh().await?;
+        Ok(keys)
+    }
+
+    pub(super) async fn refresh(&self) -> Result<(), StoreError> {
+        let (keys, removed) = (self.api_key_store.api_keys().await?, self.api_key_store.removed_api_keys().await?);
+        let known = keys.iter().map(|key| (key.hash, Caller::of(key))).collect();
+        let names = removed.into_iter().chain(keys.into_iter().map(|key| (key.id, key.description)));
+        let names = names.filter(|(_, description)| !description.trim().is_empty()).collect();
+        self.known.store(Arc::new(known));
+        self.names.store(Arc::new(names));
+        self.read.send_modify(|count| *count += 1);
+        Ok(())
+    }
+}
+
+/// Reloads the keys whenever they change. Ends when the keys are dropped.
+pub(crate) fn follow_changes(keys: &Arc<Keys>) {
+    let mut changes = keys.api_key_store.newest_key_change();
+    let keys: Weak<Keys> = Arc::downgrade(keys);
+    tokio::spawn(async move {
+        while changes.changed().await.is_ok() {
+            let Some(keys) = keys.upgrade() else { return };
+            if let Err(error) = keys.refresh().await {
+                tracing::warn!(%error, "could not read changed API keys; will try again");
+                changes.mark_changed();
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        }
+    });
+}

@@ -1,0 +1,79 @@
+//! State that all operations share. Each area adds its operations in a file of its own.
+
+use std::{path::PathBuf, sync::Arc};
+
+use parking_lot::Mutex;
+use tocsin_capacity::saturation::SaturationMonitor;
+use tocsin_delivery::TokenSigner;
+use tocsin_exchange::Exchanges;
+use tocsin_model::time::Timestamp;
+use tocsin_pipeline::{Clock, Pipeline};
+use tocsin_store::{
+    inbox::Inbox,
+    journal::{ActivityLog, EventLog, Maintenance, NotificationLog, OpenWork, OperatorActions, RuleStore, Schedules},
+    records::{
+        ApiKeyStore, ApplicationStore, ChangeLog, Installation, MatchStore, RecipientStore, ScheduleStore,
+        SegmentStore, SubscriberStore, SubscriptionStore, SuppressionStore,
+    },
+};
+
+use crate::{inbox::Audiences, keys::Keys, status::DiskProbe, turns::Turns};
+
+/// A folder whose free space limits what can be accepted.
+pub struct FreeSpace {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Returns the free bytes of the file system.
+    pub bytes: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
+    /// Free space below which the service is not ready.
+    pub bytes_min: u64,
+}
+
+/// The service. One instance per process, shared by all protocol front ends.
+pub struct Service {
+    pub(crate) installation: Arc<dyn Installation>,
+    pub(crate) application_store: Arc<dyn ApplicationStore>,
+    pub(crate) subscriber_store: Arc<dyn SubscriberStore>,
+    pub(crate) segment_store: Arc<dyn SegmentStore>,
+    pub(crate) subscription_store: Arc<dyn SubscriptionStore>,
+    pub(crate) suppression_store: Arc<dyn SuppressionStore>,
+    pub(crate) recipient_store: Arc<dyn RecipientStore>,
+    pub(crate) change_log: Arc<dyn ChangeLog>,
+    pub(crate) match_store: Arc<dyn MatchStore>,
+    pub(crate) schedule_store: Arc<dyn ScheduleStore>,
+    pub(crate) api_key_store: Arc<dyn ApiKeyStore>,
+    pub(crate) event_log: Arc<dyn EventLog>,
+    pub(crate) open_work: Arc<dyn OpenWork>,
+    pub(crate) notification_log: Arc<dyn NotificationLog>,
+    pub(crate) rule_store: Arc<dyn RuleStore>,
+    pub(crate) schedules: Arc<dyn Schedules>,
+    pub(crate) operator_actions: Arc<dyn OperatorActions>,
+    pub(crate) activity_log: Arc<dyn ActivityLog>,
+    pub(crate) maintenance: Arc<dyn Maintenance>,
+    pub(crate) inbox: Arc<dyn Inbox>,
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) exchanges: Option<Arc<Exchanges>>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) free_space: Option<FreeSpace>,
+    pub(crate) saturation: Option<Arc<Mutex<SaturationMonitor>>>,
+    pub(crate) version: &'static str,
+    pub(crate) started_at: Timestamp,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) token_signer: TokenSigner,
+    /// Serializes changes of one application, so that a diff is against the version it replaces.
+    pub(crate) applying: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) readiness: DiskProbe,
+    pub(crate) imports: tokio::sync::Semaphore,
+    pub(crate) audiences: Audiences,
+    pub(crate) scan_permits: tokio::sync::Semaphore,
+    pub(crate) rule_tests: tokio::sync::Semaphore,
+    /// Serializes writers that set no condition.
+    pub(crate) turns: Turns,
+}
+
+impl Service {
+    /// The clock of the process.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+}
