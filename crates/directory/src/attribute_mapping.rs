@@ -71,7 +71,13 @@ pub(crate) fn subscriber_of(
         ));
     }
     let devices = devices_of(devices, before, now, shape)?;
-    Ok(NewSubscriber { id, profile, devices: Some(devices.into_iter().collect()), preferences: None })
+    Ok(NewSubscriber {
+        kept: Default::default(),
+        id,
+        profile,
+        devices: Some(devices.into_iter().collect()),
+        preferences: None,
+    })
 }
 
 /// Formats a problem as one sentence.

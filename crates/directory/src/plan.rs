@@ -368,7 +368,13 @@ mod tests {
         directory.build_indexes().await.expect("built");
         for count in 0..40 {
             let id = format!("person-{count}").parse().expect("an id");
-            let new = NewSubscriber { id, profile: Profile::default(), devices: None, preferences: None };
+            let new = NewSubscriber {
+                kept: Default::default(),
+                id,
+                profile: Profile::default(),
+                devices: None,
+                preferences: None,
+            };
             records.put_subscriber(new, Precondition::Any, Timestamp(1)).await.expect("stored");
         }
         let (schema, ready) = (directory.schema(), directory.inner.ready.load_full());

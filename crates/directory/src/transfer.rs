@@ -317,7 +317,10 @@ impl Imported {
     fn record_result(&mut self, record: Record, result: Result<(), LdapError>, deferred: Option<&mut Deferred>) {
         let refusal = match result {
             Ok(()) => return self.done += 1,
-            Err(refusal) if refusal.code == Code::EntryAlreadyExists => return self.present += 1,
+            // An existing entry is left unchanged. A rename to its name fails: the entry keeps its old name.
+            Err(refusal) if refusal.code == Code::EntryAlreadyExists && matches!(record.change, Change::Add(_)) => {
+                return self.present += 1;
+            }
             Err(refusal) => refusal,
         };
         let record = match deferred.filter(|_| refusal.code == Code::NoSuchObject) {

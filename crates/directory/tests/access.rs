@@ -383,7 +383,13 @@ async fn d_a_subscriber_lists_no_members() {
     // The API stores attributes of any name; they make no group.
     let attributes = [("member".to_owned(), person("bob").as_str().into())].into_iter().collect();
     let profile = Profile { attributes, ..Profile::default() };
-    let new = NewSubscriber { id: "fay".parse().expect("an id"), profile, devices: None, preferences: None };
+    let new = NewSubscriber {
+        kept: Default::default(),
+        id: "fay".parse().expect("an id"),
+        profile,
+        devices: None,
+        preferences: None,
+    };
     bench.records.put_subscriber(new, Precondition::Any, Timestamp(1)).await.expect("stored");
     let fay = bench.search(&bench.operator, equal("member", &person("bob"))).await;
     assert_eq!(fay.len(), 1);

@@ -138,7 +138,13 @@ async fn many_entries_expire_together_and_malformed_times_are_ignored() {
     let put = async |id: &str, end: &str| {
         let attributes = [("entryExpireTimestamp".to_owned(), end.into())].into();
         let profile = Profile { attributes, ..Profile::default() };
-        let new = NewSubscriber { id: id.parse().expect("an id"), profile, devices: None, preferences: None };
+        let new = NewSubscriber {
+            kept: Default::default(),
+            id: id.parse().expect("an id"),
+            profile,
+            devices: None,
+            preferences: None,
+        };
         let now = Timestamp::from_millis(1_800_000_000_000);
         bench.records.put_subscriber(new, Precondition::Any, now).await.expect("stored");
     };

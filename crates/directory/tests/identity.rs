@@ -181,7 +181,13 @@ async fn an_entry_keeps_the_values_of_its_name_when_the_api_leaves_them_out() {
     bench.add("uid=cyd,ou=staff,o=site", &[("objectClass", "account")]).await.expect("made");
     let attributes = [("memberOf".to_owned(), "cn=managers,o=site".into())].into();
     let profile = Profile { attributes, ..Profile::default() };
-    let new = NewSubscriber { id: "cyd".parse().expect("an id"), profile, devices: None, preferences: None };
+    let new = NewSubscriber {
+        kept: Default::default(),
+        id: "cyd".parse().expect("an id"),
+        profile,
+        devices: None,
+        preferences: None,
+    };
     bench.records.put_subscriber(new, Precondition::Any, Timestamp(2)).await.expect("stored");
     let shown = bench.shown("uid=cyd,ou=staff,o=site").await;
     assert_eq!(texts(&shown, "uid"), ["cyd"]);

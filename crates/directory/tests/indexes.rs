@@ -146,7 +146,13 @@ async fn long_values_subtypes_and_odd_values_are_found() {
     bench.add(2, vec![("nickname".into(), vec!["Bo".into()])]).await;
     let attributes = [("size".to_owned(), Value::from("no number"))].into();
     let profile = Profile { attributes, ..Profile::default() };
-    let odd = NewSubscriber { id: "odd".parse().expect("an id"), profile, devices: None, preferences: None };
+    let odd = NewSubscriber {
+        kept: Default::default(),
+        id: "odd".parse().expect("an id"),
+        profile,
+        devices: None,
+        preferences: None,
+    };
     bench.records.put_subscriber(odd, Precondition::Absent, Timestamp(1)).await.expect("stored");
     let check = async |filter, expected| {
         assert_eq!(bench.check(filter).await, BTreeSet::from([format!("uid={expected},ou=people,o=site")]))

@@ -70,7 +70,13 @@ impl Bench {
 
     async fn put(&self, id: &str) -> Result<(), StoreError> {
         let id = id.parse().expect("an id");
-        let new = NewSubscriber { id, profile: Profile::default(), devices: None, preferences: None };
+        let new = NewSubscriber {
+            kept: Default::default(),
+            id,
+            profile: Profile::default(),
+            devices: None,
+            preferences: None,
+        };
         self.records.put_subscriber(new, Precondition::Any, Timestamp(2)).await.map(|_| ())
     }
 
@@ -248,6 +254,7 @@ async fn a4_login_names_are_unique_by_any_way() {
         assert!(matches!(bench.put("Xena").await, Err(StoreError::Taken(_))));
         bench.put("xena").await.expect("its own name");
         let new = |id: &str| NewSubscriber {
+            kept: Default::default(),
             id: id.parse().expect("an id"),
             profile: Profile::default(),
             devices: None,

@@ -101,6 +101,20 @@ async fn ldif_a_broken_record_stops_no_other() {
     assert_eq!((imported.done, refused(&imported)), (1, vec![(5, "uid=ann,ou=people,o=site")]));
 }
 
+/// It was counted among the entries that exist already.
+#[tokio::test]
+async fn ldif_a_rename_to_a_name_that_exists_is_reported() {
+    let directory = directory().await;
+    let ldif = format!(
+        "dn: uid=ann,ou=people,o=site\n{PERSON}\ndn: uid=bo,ou=people,o=site\n{PERSON}\n\
+         dn: uid=ann,ou=people,o=site\nchangetype: modrdn\nnewrdn: uid=bo\ndeleteoldrdn: 1\n"
+    );
+    let imported = import(&directory, &ldif).await;
+    let expected = (2, 0, vec![(11, "uid=ann,ou=people,o=site")]);
+    assert_eq!((imported.done, imported.present, refused(&imported)), expected);
+    directory.find("uid=ann,ou=people,o=site").await.expect("it has its old name");
+}
+
 #[tokio::test]
 async fn ldif_entries_may_stand_before_those_above_them() {
     let directory = directory().await;

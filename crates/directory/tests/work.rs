@@ -64,7 +64,13 @@ async fn small_beside_large(directory: &Directory, records: &dyn Records) {
     }
     for number in 0..1_500 {
         let id = format!("person-{number}").parse().expect("an id");
-        let new = NewSubscriber { id, profile: Profile::default(), devices: None, preferences: None };
+        let new = NewSubscriber {
+            kept: Default::default(),
+            id,
+            profile: Profile::default(),
+            devices: None,
+            preferences: None,
+        };
         records.put_subscriber(new, Precondition::Any, Timestamp(1)).await.expect("stored");
     }
     for number in 0..20 {

@@ -12,6 +12,7 @@ use tocsin_directory::{
     access::{Grants, is_below},
     ldap_error::{Code, LdapError},
 };
+use tocsin_pace::rate_limit::network;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -26,7 +27,7 @@ use crate::{
     oids::{CANCEL, MODIFY_PASSWORD},
     operations,
     paged_searches::PagedSearches,
-    rate_limits::{Admission, network},
+    rate_limits::Admission,
     running_requests::RunningRequests,
     server::{BoundKey, Server, TlsStart},
     session::{RequestResult, ResponseChannel, Session, StartedRequest},
@@ -61,6 +62,14 @@ struct RunningRequest {
     bytes: usize,
 }
 
+/// A notice of disconnection that is sent with the next message of the client or after a pause: some clients discard a
+/// response that the notice follows at once.
+#[derive(Clone, Copy)]
+struct LaterEnd {
+    why: &'static str,
+    since: Instant,
+}
+
 struct Connection {
     server: Arc<Server>,
     session: Session,
@@ -82,6 +91,8 @@ struct Connection {
     /// Whether rights are renewed only after the running requests: they change the entry of this bind, and the client
     /// receives their responses.
     renewal_pending: bool,
+    /// The notice of disconnection that is due: a change of the client ended its own bind.
+    later_end: Option<LaterEnd>,
     ends: bool,
     starts_tls: bool,
     /// Time of the last byte, and of the first byte of an incomplete message.
@@ -115,6 +126,7 @@ pub(crate) async fn run(server: Arc<Server>, stream: TcpStream, opening: TlsStar
         portions_in,
         alone: None,
         renewal_pending: false,
+        later_end: None,
         ends: false,
         starts_tls: false,
         last_received: Instant::now(),
@@ -150,12 +162,19 @@ impl Connection {
         loop {
             if self.renewal_pending && self.running.is_empty() {
                 self.renewal_pending = false;
-                self.renew().await;
+                if let Some(why) = self.renew().await {
+                    self.later_end = Some(LaterEnd { why, since: Instant::now() });
+                }
             }
-            if self.session.is_stale() && !self.renewal_pending {
-                self.renew().await;
+            if self.session.is_stale() && !self.renewal_pending && self.later_end.is_none() {
+                self.renew_or_end().await;
             }
-            let is_more = !self.renewal_pending && self.take_messages();
+            if let Some(LaterEnd { why, since }) = self.later_end
+                && (!self.input.is_empty() || since.elapsed() > LOOKED_AT)
+            {
+                self.end(Code::StrongerAuthRequired, why);
+            }
+            let is_more = !self.renewal_pending && self.later_end.is_none() && self.take_messages();
             if !self.output.is_empty() {
                 let written = tokio::time::timeout(self.server.options.patience, stream.write_all(&self.output)).await;
                 written.map_err(|_| std::io::Error::other("the client does not read"))??;
@@ -180,7 +199,7 @@ impl Connection {
             tokio::select! {
                 biased;
                 // Takes precedence over writing results that were computed under the former rights.
-                () = self.session.changed(), if !self.renewal_pending => self.renew().await,
+                () = self.session.changed(), if !self.renewal_pending && self.later_end.is_none() => self.renew_or_end().await,
                 (id, done) = self.running.next() => self.finish(id, done),
                 Some(portion) = self.portions.recv() => self.output.extend_from_slice(&portion),
                 read = stream.read_buf(&mut self.input), if self.alone.is_none() && !self.renewal_pending && !self.is_full => {
@@ -193,7 +212,7 @@ impl Connection {
                     self.check_timeouts();
                     // The system clock may have been set, and keys expire by it.
                     if self.session.key.is_some() {
-                        self.renew().await;
+                        self.renew_or_end().await;
                     }
                 }
                 () = &mut stopped => self.end(Code::Unavailable, "the server is stopping"),
@@ -202,19 +221,22 @@ impl Connection {
     }
 
     /// Ends the connection if its bind is no longer valid, and applies changed rights.
-    async fn renew(&mut self) {
+    async fn renew_or_end(&mut self) {
+        if let Some(why) = self.renew().await {
+            self.end(Code::StrongerAuthRequired, why);
+        }
+    }
+
+    /// Applies changed rights. Returns why the bind is no longer valid; then no further request may be processed.
+    async fn renew(&mut self) -> Option<&'static str> {
         if let Some(key) = &mut self.session.key {
-            if !key.is_still_valid(&*self.server.operators) {
-                self.end(
-                    Code::StrongerAuthRequired,
-                    "the key of this bind was removed, has expired or lost its scope; bind again",
-                );
-            }
-            return;
+            let is_valid = key.is_still_valid(&*self.server.operators);
+            return (!is_valid)
+                .then_some("the key of this bind was removed, has expired or lost its scope; bind again");
         }
         if !self.running.is_empty() && self.channels.values().all(|running| running.is_own_change) {
             self.renewal_pending = true;
-            return;
+            return None;
         }
         match self.server.directory.renewed(&self.session.requester).await {
             Ok(Some(requester)) if requester == *self.session.requester => {}
@@ -224,21 +246,20 @@ impl Connection {
                     requester.key != before.key || before.groups.iter().any(|group| !requester.groups.contains(group));
                 if loses && !self.running.is_empty() {
                     // Running requests use the former rights.
-                    return self
-                        .end(Code::StrongerAuthRequired, "the name or the groups of this bind changed; bind again");
+                    return Some("the name or the groups of this bind changed; bind again");
                 }
                 self.session.requester = Arc::new(requester);
                 (self.session.grants, self.session.pages) = (Grants::default(), PagedSearches::default());
             }
             Ok(None) => {
-                let why = "the entry of this bind is gone, disabled or locked, or has another password; bind again";
-                self.end(Code::StrongerAuthRequired, why);
+                return Some("the entry of this bind is gone, disabled or locked, or has another password; bind again");
             }
             Err(refusal) => {
                 tracing::warn!(%refusal, "cannot check whether a bind is still valid; the connection is closed");
                 self.end(Code::Unavailable, "the server cannot check whether this bind is still valid; bind again");
             }
         }
+        None
     }
 
     /// Ends the connection with a notice of disconnection (RFC 4511, 4.4.1); the first reason is sent.

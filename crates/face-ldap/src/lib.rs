@@ -28,6 +28,6 @@ pub mod fuzzing; // parsers for fuzz targets
 
 pub use authorities::authorities;
 pub use certificate::CertificateRule;
-pub use rate_limits::RateLimit;
 pub use serve::serve;
 pub use server::{LdapOptions, Operators, TlsStart, Validity};
+pub use tocsin_pace::rate_limit::RateLimit;

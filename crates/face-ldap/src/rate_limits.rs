@@ -1,55 +1,19 @@
 //! Rate limits of requests, by the generic cell rate algorithm (GCRA, ITU-T I.371). Each bound identity has its own
 //! limit, over all its connections. Requests without a bind, and failed binds, count for their address.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, Ipv6Addr},
-    num::NonZeroU32,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-};
+use std::{collections::HashMap, net::IpAddr, num::NonZeroU32, sync::Arc};
 
-use governor::{
-    Quota, RateLimiter,
-    clock::{Clock, MonotonicClock},
-    middleware::StateInformationMiddleware,
-    state::keyed::DashMapStateStore,
-};
 use parking_lot::Mutex;
+use tocsin_pace::rate_limit::{Clock, KEYS_MAX, KeyedRateLimiter, MonotonicClock, RateLimit};
 
-/// Maximum callers with their own rate; further ones share one.
-const CALLERS_KEPT: usize = 100_000;
-/// Number of requests after which idle callers are removed.
-const FORGET_EVERY: u32 = 65_536;
 /// Refused requests per admitted one above which a caller is disconnected.
 const EXCESS: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
-
-/// The most requests of a caller: `per_second`, and `burst` at once after a pause.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RateLimit {
-    /// Requests a second in the long run.
-    pub per_second: NonZeroU32,
-    /// Requests at once.
-    pub burst: NonZeroU32,
-}
-
-impl RateLimit {
-    /// A limit in requests per second, with a burst in seconds; 0: no limit.
-    pub fn new(per_second: u32, burst_seconds: u32) -> Option<RateLimit> {
-        let per_second = NonZeroU32::new(per_second)?;
-        Some(RateLimit { per_second, burst: per_second.saturating_mul(NonZeroU32::new(burst_seconds.max(1))?) })
-    }
-}
 
 /// The caller that a request counts for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Partition {
     Identity(Arc<str>),
     Address(IpAddr),
-    /// All callers beyond [`CALLERS_KEPT`].
-    Others,
 }
 
 /// The decision on a request.
@@ -62,8 +26,6 @@ pub(crate) enum Admission {
     Excessive,
 }
 
-type Limiter<C> = RateLimiter<Partition, DashMapStateStore<Partition>, C, StateInformationMiddleware>;
-
 /// The rates of all callers.
 pub(crate) struct RateLimits<C: Clock = MonotonicClock> {
     clock: C,
@@ -75,12 +37,10 @@ pub(crate) struct RateLimits<C: Clock = MonotonicClock> {
 
 /// The rates of callers of one kind.
 struct CallerRates<C: Clock> {
-    limit: RateLimit,
     /// Label of the metric.
     by: &'static str,
-    admitted: Limiter<C>,
-    refused: Limiter<C>,
-    requests: AtomicU32,
+    admitted: KeyedRateLimiter<Partition, C>,
+    refused: KeyedRateLimiter<Partition, C>,
 }
 
 impl RateLimits {
@@ -116,7 +76,7 @@ impl<C: Clock + Clone> RateLimits<C> {
         let mut blocked = self.blocked.lock();
         match blocked.get(&address) {
             None => Admission::Admitted,
-            Some(until) if *until > self.clock.now() => rates.refuse(&Partition::Address(address)),
+            Some(until) if *until > self.clock.now() => rates.refuse(Partition::Address(address)),
             Some(_) => {
                 blocked.remove(&address);
                 Admission::Admitted
@@ -127,14 +87,13 @@ impl<C: Clock + Clone> RateLimits<C> {
     /// Counts a failed bind.
     pub(crate) fn count_failed_bind(&self, address: IpAddr) {
         let Some(rates) = &self.addresses else { return };
-        let partition = rates.kept(Partition::Address(address));
-        if let Err(not_until) = rates.admitted.check_key(&partition) {
+        if let Err(wait) = rates.admitted.count(Partition::Address(address)) {
             let (mut blocked, now) = (self.blocked.lock(), self.clock.now());
-            if blocked.len() >= CALLERS_KEPT {
+            if blocked.len() >= KEYS_MAX {
                 blocked.retain(|_, until| *until > now);
             }
-            if blocked.len() < CALLERS_KEPT {
-                blocked.insert(address, not_until.earliest_possible());
+            if blocked.len() < KEYS_MAX {
+                blocked.insert(address, now + wait.into());
             }
         }
     }
@@ -142,62 +101,23 @@ impl<C: Clock + Clone> RateLimits<C> {
 
 impl<C: Clock + Clone> CallerRates<C> {
     fn new(limit: RateLimit, by: &'static str, clock: &C) -> CallerRates<C> {
-        let limiter = |times: NonZeroU32| {
-            let quota = Quota::per_second(limit.per_second.saturating_mul(times));
-            let quota = quota.allow_burst(limit.burst.saturating_mul(times));
-            Limiter::<C>::new(quota, DashMapStateStore::default(), clock.clone())
-        };
-        CallerRates {
-            limit,
-            by,
-            admitted: limiter(NonZeroU32::MIN),
-            refused: limiter(EXCESS),
-            requests: AtomicU32::new(0),
-        }
+        let limiter = |limit| KeyedRateLimiter::with_clock(limit, clock.clone());
+        CallerRates { by, admitted: limiter(limit), refused: limiter(limit.times(EXCESS)) }
     }
 
     fn count(&self, partition: Partition) -> Admission {
-        let partition = self.kept(partition);
-        match self.admitted.check_key(&partition) {
+        match self.admitted.count(partition.clone()) {
             Ok(_) => Admission::Admitted,
-            Err(_) => self.refuse(&partition),
+            Err(_) => self.refuse(partition),
         }
     }
 
-    fn refuse(&self, partition: &Partition) -> Admission {
+    fn refuse(&self, partition: Partition) -> Admission {
         metrics::counter!("tocsin_ldap_rate_limited_total", "by" => self.by).increment(1);
-        match self.refused.check_key(partition) {
-            Ok(_) => Admission::Busy(self.limit),
+        match self.refused.count(partition) {
+            Ok(_) => Admission::Busy(self.admitted.limit()),
             Err(_) => Admission::Excessive,
         }
-    }
-
-    /// The partition of a caller; [`Partition::Others`] if there are too many.
-    fn kept(&self, partition: Partition) -> Partition {
-        let forget = || {
-            self.admitted.retain_recent();
-            self.refused.retain_recent();
-        };
-        if self.admitted.len() >= CALLERS_KEPT {
-            forget();
-            if self.admitted.len() >= CALLERS_KEPT {
-                return Partition::Others;
-            }
-        } else if self.requests.fetch_add(1, Ordering::Relaxed) % FORGET_EVERY == FORGET_EVERY - 1 {
-            forget();
-        }
-        partition
-    }
-}
-
-/// The address that limits count: an IPv4 address, or the /64 network of an IPv6 address, which one host usually has
-/// for itself.
-pub(crate) fn network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(address) if !address.is_loopback() => {
-            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)))
-        }
-        address => address,
     }
 }
 
@@ -205,7 +125,7 @@ pub(crate) fn network(peer: IpAddr) -> IpAddr {
 mod tests {
     use std::time::Duration;
 
-    use governor::clock::FakeRelativeClock;
+    use tocsin_pace::rate_limit::FakeRelativeClock;
 
     use super::*;
 
@@ -251,21 +171,12 @@ mod tests {
     #[test]
     fn d_callers_without_end_take_bounded_memory() {
         let limits = RateLimits::with_clock(None, RateLimit::new(1, 1), FakeRelativeClock::default());
-        for number in 0..CALLERS_KEPT as u32 + 10 {
+        for number in 0..KEYS_MAX as u32 + 10 {
             let address = IpAddr::V4(std::net::Ipv4Addr::from_bits(number));
             limits.count_failed_bind(address);
             limits.count_failed_bind(address);
         }
         let rates = limits.addresses.as_ref().expect("limited");
-        assert!(rates.admitted.len() <= CALLERS_KEPT + 1 && limits.blocked.lock().len() <= CALLERS_KEPT);
-    }
-
-    #[test]
-    fn d_an_ipv6_network_counts_as_one_address() {
-        let of = |text: &str| network(text.parse().expect("an address"));
-        assert_eq!(of("2001:db8::1:2:3"), of("2001:db8::9"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_eq!(of("::ffff:192.0.2.1"), ADDRESS);
-        assert_eq!(of("::1"), "::1".parse::<IpAddr>().expect("an address"));
+        assert!(rates.admitted.key_count() <= KEYS_MAX + 1 && limits.blocked.lock().len() <= KEYS_MAX);
     }
 }

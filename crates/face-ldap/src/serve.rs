@@ -3,6 +3,7 @@
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use tocsin_directory::Directory;
+use tocsin_pace::rate_limit::network;
 use tokio::{
     net::TcpListener,
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -11,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     connection,
-    rate_limits::{RateLimits, network},
+    rate_limits::RateLimits,
     server::{LdapOptions, Operators, Server, TlsStart},
 };
 

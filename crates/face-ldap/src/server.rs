@@ -7,13 +7,11 @@ use std::{
 };
 
 use tocsin_directory::Directory;
+use tocsin_pace::rate_limit::RateLimit;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    certificate::CertificateRule,
-    rate_limits::{RateLimit, RateLimits},
-};
+use crate::{certificate::CertificateRule, rate_limits::RateLimits};
 
 /// Configuration and limits of the LDAP server.
 #[derive(Debug, Clone)]

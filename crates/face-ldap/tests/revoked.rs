@@ -188,6 +188,32 @@ async fn a9_a_changed_password_ends_other_connections_but_not_that_of_the_change
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b5_a_client_that_removes_its_own_password_gets_the_response_before_the_notice() {
+    if missing(&[Peer::LdapUtils]) {
+        return;
+    }
+    let bench = with_ann().await;
+    let mut client = open(&bench, ANN, "secret").await;
+    let client = run_blocking(move || {
+        let change = nested(0x30, &[&nested(10, &[&[1]]), &support::client::attribute("userPassword", &[])]);
+        let request = nested(0x66, &[&text(4, ANN), &nested(0x30, &[&change])]);
+        assert_eq!(client.send_request(&request).code, 0);
+        assert!(client.has_read_all(), "the notice comes later, so that no client takes it for the response");
+        client
+    })
+    .await;
+    // Nothing is authorized any more.
+    let (code, seen) = run_blocking(move || {
+        let (mut client, mut seen) = (client, Vec::new());
+        client.send(&search("o=site", 0, &[]));
+        (client.notice_of_disconnection(&mut seen), seen)
+    })
+    .await;
+    assert_eq!((code, seen), (STRONGER_AUTH_REQUIRED, Vec::new()));
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a9_wrong_passwords_of_others_end_nothing() {
     if missing(&[Peer::LdapUtils]) {
         return;
@@ -225,7 +251,7 @@ async fn a9_an_entry_that_is_locked_disabled_or_removed_ends_its_connections() {
             _ => {
                 let ann = bench.subscriber("ann").await;
                 let profile = Profile { enabled: false, ..ann.profile };
-                let new = NewSubscriber { id, profile, devices: None, preferences: None };
+                let new = NewSubscriber { kept: Default::default(), id, profile, devices: None, preferences: None };
                 bench.records.put_subscriber(new, Precondition::Any, Timestamp(9)).await.expect("stored");
             }
         }

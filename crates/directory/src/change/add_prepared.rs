@@ -75,7 +75,7 @@ impl Inner {
         };
         let id = requested_ids(attributes, rdn).next()?;
         let new = subscriber_of(id, None, attributes, Some(&placement), &self.shape).ok()?;
-        let NewSubscriber { id, profile, devices, preferences } = new;
+        let NewSubscriber { id, profile, devices, preferences, .. } = new;
         let subscriber = Subscriber {
             // Assigned by the commit.
             number: SubscriberNumber(0),
@@ -95,7 +95,7 @@ impl Inner {
         let built = PendingEntry::of(CachedEntry::stored(entry, &node), schema.clone());
         let EntryNode::Subscriber(subscriber, Some(placement)) = node else { return None };
         Some(PreparedAdd {
-            new: NewSubscriber { id, profile: subscriber.profile, devices, preferences },
+            new: NewSubscriber { kept: Default::default(), id, profile: subscriber.profile, devices, preferences },
             placement,
             credential: credential.as_ref().map(|credential| credential.to_text()),
             keys,

@@ -75,8 +75,8 @@ async fn authenticate(
     certificate: Option<Arc<Certificate>>,
 ) -> Result<(BindResult, Option<BoundKey>), LdapError> {
     let directory = &server.directory;
-    let (dn, password) = match proof {
-        BindCredentials::Simple(password) => (dn, password),
+    let (dn, password, authorization) = match proof {
+        BindCredentials::Simple(password) => (dn, password, None),
         BindCredentials::Sasl(mechanism, Some(said)) if mechanism == "PLAIN" => plain(directory, &said).await?,
         BindCredentials::Sasl(mechanism, said) if mechanism == "EXTERNAL" && server.accepts_certificates() => {
             let certificate = certificate.ok_or_else(without_certificate)?;
@@ -87,7 +87,7 @@ async fn authenticate(
             return Err(LdapError::new(Code::AuthMethodNotSupported, what));
         }
     };
-    match (dn.is_empty(), password.is_empty()) {
+    let bound = match (dn.is_empty(), password.is_empty()) {
         (true, true) if server.options.anonymous => Ok((proven(AuthzId::default()), None)),
         (true, true) => {
             Err(LdapError::new(Code::InappropriateAuthentication, "anonymous access is disabled; bind first"))
@@ -101,7 +101,15 @@ async fn authenticate(
             Ok((proven(operator(directory, &containers)?), Some(key)))
         }
         (false, false) => Ok((directory.authenticate(&dn, password).await?, None)),
+    }?;
+    // Read only after the password, so that neither response nor time depends on the existence of this identity.
+    if let Some(identity) = authorization {
+        let other = directory.normal(&named_dn(directory, &identity).await?);
+        if other.is_none() || other != directory.normal(&dn) {
+            return Err(LdapError::new(Code::InvalidCredentials, ""));
+        }
     }
+    Ok(bound)
 }
 
 /// A successful bind without password policy warnings.
@@ -158,24 +166,31 @@ pub(crate) fn is_anonymous(dn: &str, proof: &BindCredentials) -> bool {
     dn.is_empty() && matches!(proof, BindCredentials::Simple(password) if password.is_empty())
 }
 
-/// Parses SASL PLAIN (RFC 4616): the name is `dn:` and a DN, or a `uid`. Authorization as another identity is rejected.
-async fn plain(directory: &Directory, said: &[u8]) -> Result<(String, Vec<u8>), LdapError> {
+/// Parses SASL PLAIN (RFC 4616): the name is `dn:` and a DN, or a `uid`. Returns the DN, the password, and the
+/// authorization identity if it is written otherwise than the name; the caller rejects one of another entry.
+async fn plain(directory: &Directory, said: &[u8]) -> Result<(String, Vec<u8>, Option<String>), LdapError> {
     let wrong = || LdapError::new(Code::InvalidCredentials, "");
     let parts: Vec<&[u8]> = said.splitn(3, |byte| *byte == 0).collect();
     let [other, name, password] = parts.as_slice() else { return Err(wrong()) };
-    let name = std::str::from_utf8(name).map_err(|_| wrong())?;
-    if password.is_empty() || !other.is_empty() && *other != name.as_bytes() {
+    let [other, name] = [other, name].map(|text| std::str::from_utf8(text).map_err(|_| wrong()));
+    let (other, name) = (other?, name?);
+    if password.is_empty() {
         return Err(wrong());
     }
-    let dn = match name.strip_prefix("dn:") {
-        Some(dn) => dn.to_owned(),
+    let authorization = (!other.is_empty() && other != name).then(|| other.to_owned());
+    Ok((named_dn(directory, name).await?, password.to_vec(), authorization))
+}
+
+/// The DN of an authentication or authorization identity (RFC 4513, 5.2.1.8), or of a bare `uid`. An unknown name has
+/// the DN of no entry, so that it fails in the same way as a wrong password.
+async fn named_dn(directory: &Directory, name: &str) -> Result<String, LdapError> {
+    match name.strip_prefix("dn:") {
+        Some(dn) => Ok(dn.to_owned()),
         None => {
             let uid = name.strip_prefix("u:").unwrap_or(name);
-            // An unknown name fails in the same way as a wrong password.
-            directory.only_with("uid", uid.as_bytes()).await?.unwrap_or_else(|| "cn=nobody".to_owned())
+            Ok(directory.only_with("uid", uid.as_bytes()).await?.unwrap_or_else(|| "cn=nobody".to_owned()))
         }
-    };
-    Ok((dn, password.to_vec()))
+    }
 }
 
 /// Identity of an operator, for the whole directory or the containers to which the key is limited.

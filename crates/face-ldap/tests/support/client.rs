@@ -153,6 +153,11 @@ impl Client {
         }
     }
 
+    /// Whether no byte is read beyond the last message.
+    pub fn has_read_all(&self) -> bool {
+        self.read.is_empty()
+    }
+
     /// Sends a request without waiting.
     pub fn send(&mut self, operation: &[u8]) {
         self.last += 1;

@@ -202,7 +202,13 @@ impl Bench {
     pub async fn put(&self, id: &str, attributes: &[(&str, &str)]) {
         let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
         let profile = Profile { attributes, ..Profile::default() };
-        let new = NewSubscriber { id: id.parse().expect("an id"), profile, devices: None, preferences: None };
+        let new = NewSubscriber {
+            kept: Default::default(),
+            id: id.parse().expect("an id"),
+            profile,
+            devices: None,
+            preferences: None,
+        };
         self.records.put_subscriber(new, Precondition::Any, SystemTime::now().into()).await.expect("stored");
     }
 
