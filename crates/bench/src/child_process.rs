@@ -119,13 +119,12 @@ pub async fn run(command: &mut tokio::process::Command, what: &str, patience: Du
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Finds a currently free TCP port.
+/// Reserves a TCP port of 127.0.0.1 for a server or a peer, until this process ends.
 ///
 /// # Errors
 /// If there is no free port.
-pub fn free_port() -> Outcome<u16> {
-    let bound = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-    Ok(bound.map_err(|error| Failure::failed("there is no free port").because(&error))?.port())
+pub fn reserve_port() -> Outcome<u16> {
+    tocsin_test_peers::reserve_port().map_err(|error| Failure::failed("there is no free port").because(&error))
 }
 
 /// Whether a server listens on this port.

@@ -5,11 +5,20 @@ mod report; // results with published numbers
 
 use std::{env, path::PathBuf, time::Instant};
 
+use tocsin_command_line::signals::Signals;
+
 use crate::{
     failure::{Failure, Outcome},
-    signals::Signals,
     terminal::{Terminal, duration},
-    {Bench, Context, ExternalTargets, Report, Settings, choose, figures::ALL, results::Run, workloads},
+    {
+        bench::Bench,
+        context::{Context, Settings},
+        external_targets::ExternalTargets,
+        figures::{ALL, choose},
+        report::Report,
+        run::Run,
+        workloads,
+    },
 };
 
 /// Arguments of `tocsin-bench`.
@@ -79,7 +88,8 @@ impl Args {
         if self.list {
             return list(terminal, if names.is_empty() { &ALL } else { &chosen });
         }
-        self.targets.check_figures(&chosen)?;
+        let figures: Vec<&str> = chosen.iter().map(|bench| bench.name).collect();
+        self.targets.check_figures(&figures)?;
         let report = Report::new(self.out, self.resume || !names.is_empty())?;
         let settings = if self.quick { "quick" } else { "full" };
         let settings = match &self.folder {

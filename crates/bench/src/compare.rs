@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use super::results::{FigureResult, Results, gibibytes};
+use super::{
+    results::{FigureResult, Results},
+    run::gibibytes,
+};
 
 /// Smallest relative difference that is reported, however significant.
 const LEAST_CHANGE: f64 = 0.02;

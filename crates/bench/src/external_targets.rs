@@ -13,7 +13,6 @@ use tokio::{
 };
 use url::{Host, Position, Url};
 
-use super::{context::Context, figures::Bench, peers::SmtpSink};
 use crate::{
     failure::{Failure, Outcome},
     terminal::printable,
@@ -140,15 +139,14 @@ impl ExternalTargets {
     ///
     /// # Errors
     /// If there is such a figure or target.
-    pub fn check_figures(&self, benches: &[Bench]) -> Outcome {
+    pub fn check_figures(&self, figures: &[&str]) -> Outcome {
         let all: Vec<TargetKind> = self.all().map(|used| used.kind).collect();
         let serves = |kind: &TargetKind| format!("{} is for {}", kind.flag(), kind.figures().join(", "));
-        let is_idle = |kind: &&TargetKind| !benches.iter().any(|bench| kind.figures().contains(&bench.name));
+        let is_idle = |kind: &&TargetKind| !figures.iter().any(|figure| kind.figures().contains(figure));
         if let Some(idle) = all.iter().find(is_idle) {
             return Err(Failure::usage(format!("{}: name one of them", serves(idle))));
         }
-        let without: Vec<&str> =
-            benches.iter().map(|bench| bench.name).filter(|figure| self.of(figure).is_none()).collect();
+        let without: Vec<&str> = figures.iter().copied().filter(|figure| self.of(figure).is_none()).collect();
         if all.is_empty() || without.is_empty() {
             return Ok(());
         }
@@ -272,34 +270,6 @@ async fn url_must_answer(flag: &str, url: &Url) -> Outcome {
     answer.map(|_| ()).map_err(|error| silent().because(&error.without_url()))
 }
 
-/// Mail target of a figure: external, or a started smtp-sink.
-pub struct MailTarget {
-    /// Mail server.
-    pub server: MailServer,
-    /// Name in the conditions.
-    pub name: &'static str,
-    sink: Option<SmtpSink>,
-}
-
-impl MailTarget {
-    /// Returns the external server, or starts smtp-sink.
-    ///
-    /// # Errors
-    /// If smtp-sink is missing or does not start.
-    pub async fn ready(context: &Context) -> Outcome<Self> {
-        if let Some(server) = &context.targets.smtp {
-            return Ok(MailTarget { server: server.clone(), name: "the external server", sink: None });
-        }
-        let sink = SmtpSink::start(context).await?;
-        Ok(MailTarget { server: MailServer::here(sink.port), name: "smtp-sink", sink: Some(sink) })
-    }
-
-    /// The started sink, if no external server is configured.
-    pub fn sink(&self) -> Option<&SmtpSink> {
-        self.sink.as_ref()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -385,9 +355,8 @@ mod tests {
     #[test]
     fn no_target_is_silently_ignored() {
         let check = |words: &[&str], figures: &[&str], expected: &str| {
-            let benches: Vec<Bench> = ALL.iter().copied().filter(|bench| figures.contains(&bench.name)).collect();
             let said = valid_args(words)
-                .check_figures(&benches)
+                .check_figures(figures)
                 .map_or_else(|failure| failure.to_string(), |()| "fits".to_owned());
             assert!(said.starts_with(expected), "{said}");
         };

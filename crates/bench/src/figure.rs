@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 
-use super::results::Run;
+use super::run::Run;
 
 /// Samples of repeated runs, in one unit.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -172,8 +172,8 @@ impl Figure {
     }
 
     /// Adds the server cost per item.
-    pub fn with_cost(mut self, tally: &super::resource_usage::CostMeter) -> Self {
-        self.counts = tally.counts();
+    pub fn with_cost(mut self, counts: Option<Counts>) -> Self {
+        self.counts = counts;
         self
     }
 

@@ -42,28 +42,15 @@ mod start_ready;
 pub(super) mod sync;
 mod sync_sweep;
 
-use std::{pin::Pin, sync::LazyLock};
+use std::sync::LazyLock;
 
 use tocsin_model::problem::closest;
 
-use super::{context::Context, figure::Figure, workloads};
-use crate::failure::{Failure, Outcome};
-
-/// Running measurement. It stays on the thread that drives it.
-pub type Measuring<'a> = Pin<Box<dyn Future<Output = Outcome<Figure>> + 'a>>;
-
-/// Figure and the function that measures it.
-#[derive(Clone, Copy)]
-pub struct Bench {
-    /// Name of its result line.
-    pub name: &'static str,
-    /// One-line description of the measurement.
-    pub about: &'static str,
-    /// Whether it is measured when no figure is named.
-    pub by_default: bool,
-    /// Measures the figure.
-    pub run: for<'a> fn(&'a Context) -> Measuring<'a>,
-}
+use crate::{
+    bench::Bench,
+    failure::{Failure, Outcome},
+    workloads,
+};
 
 /// All figures, in measuring order.
 pub static ALL: LazyLock<Vec<Bench>> = LazyLock::new(|| [SINGLE, population::ALL, intake::ALL].concat());
@@ -230,6 +217,7 @@ fn named(name: &str) -> Outcome<Vec<&'static str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workloads::workload::Workload;
 
     fn check(names: &[&str], expected: &str) {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
@@ -260,7 +248,7 @@ mod tests {
     fn every_published_workload_is_measured() {
         let left_out = workloads::workloads().filter(|workload| workload.figures().is_empty());
         assert_eq!(left_out.map(|workload| workload.name).collect::<Vec<_>>(), Vec::<&str>::new());
-        for figure in workloads::workloads().flat_map(workloads::Workload::figures) {
+        for figure in workloads::workloads().flat_map(Workload::figures) {
             assert!(ALL.iter().any(|bench| bench.name == figure), "{figure}");
         }
     }

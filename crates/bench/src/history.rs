@@ -71,7 +71,7 @@ fn combined(line: Line, history: &[FigureResult]) -> Line {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{figure::Figure, results::Run},
+        super::{figure::Figure, run::Run},
         *,
     };
 

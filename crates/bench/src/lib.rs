@@ -9,6 +9,7 @@
 
 #[cfg(feature = "figures")]
 pub mod commands; // command line of `tocsin-bench`
+pub mod bench; // definition of a figure: name, description, measuring function
 pub mod figure; // statistics: samples to one result line
 pub mod figures; // all figures, one file each
 
@@ -18,6 +19,7 @@ pub mod external_targets; // external mail servers and HTTP endpoints given by f
 mod report; // results as a file and as a table
 mod history; // all runs of each figure, combined per commit
 pub mod vectors; // cost vectors of operations, for capacity planning
+pub mod run; // build, machine and settings of a run
 pub mod results; // reader for result files of earlier runs
 pub mod compare; // significance test between two runs
 pub mod workloads; // published workloads with their reported numbers
@@ -25,6 +27,7 @@ pub mod summary; // comparison of results with published numbers
 
 mod child_process; // child processes that are killed with their owner
 mod disk; // raw disk speed: syncs/s and MB/s
+mod mail_target; // mail target of a figure: external server, or smtp-sink
 mod peers; // peer programs: nginx, wrk, smtp-sink, smtp-source, dd, bare prototypes
 mod server; // `tocsin serve` as a child process with its own folder
 mod load; // HTTP load: closed loop, or open loop at a fixed rate
@@ -43,11 +46,12 @@ mod slapd; // OpenLDAP `slapd` with the same entries, as a peer
 mod brokers; // message brokers as peers: RabbitMQ, NATS JetStream
 mod match_harness; // in-process matching index with batches of quotes
 
+pub use bench::Bench;
 pub use context::{Context, Settings};
 pub use external_targets::ExternalTargets;
-pub use figures::{Bench, choose};
+pub use figures::choose;
 pub use report::Report;
 
 // Every module names these as modules of this crate.
-use tocsin_command_line::{client, failure, problems, signals, terminal};
+use tocsin_command_line::{client, failure, problems, terminal};
 use tocsin_example_data as examples;

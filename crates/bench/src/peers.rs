@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    child_process::{Child, free_port, listens, run},
+    child_process::{Child, listens, reserve_port, run},
     context::{Context, Scratch},
     external_targets::MailServer,
 };
@@ -36,7 +36,7 @@ impl Nginx {
     /// If it does not start.
     pub async fn start(context: &Context) -> Outcome<Option<Self>> {
         let Some(program) = context.program("nginx") else { return Ok(None) };
-        let (folder, port) = (context.folder()?, free_port()?);
+        let (folder, port) = (context.folder()?, reserve_port()?);
         let at = folder.path();
         let show = at.display();
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -182,7 +182,7 @@ impl SmtpSink {
         let program = context
             .program("smtp-sink")
             .ok_or_else(|| Failure::failed("smtp-sink of Postfix is needed to receive the mails"))?;
-        let (folder, port) = (context.folder()?, free_port()?);
+        let (folder, port) = (context.folder()?, reserve_port()?);
         let mut command = Command::new(program);
         if rustix::process::geteuid().is_root() {
             command.args(["-u", "nobody"]);
@@ -209,7 +209,7 @@ impl BareSink {
     /// If it cannot be built or does not start: without a receiver nothing can be measured.
     pub async fn start(context: &Context) -> Outcome<Self> {
         let program = rust_program(context, "smtp-load", "smtp_sink").await?;
-        let (folder, port) = (context.folder()?, free_port()?);
+        let (folder, port) = (context.folder()?, reserve_port()?);
         let mut command = Command::new(program);
         command.args(["--port", &port.to_string()]);
         let mut process = Child::start(&mut command, "the bare sink", folder.path().join("log"))?;

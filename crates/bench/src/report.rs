@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{
     figure::{Line, Prediction},
     history,
-    results::Run,
+    run::Run,
 };
 use crate::{
     failure::{Failure, Outcome},

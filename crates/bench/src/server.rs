@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::{
-    child_process::{Child, free_port},
+    child_process::{Child, reserve_port},
     context::Context,
     http_client::Connection,
     progress::{CountedProgress, Progress},
@@ -62,7 +62,7 @@ impl Server {
     /// # Errors
     /// If it does not start.
     pub async fn start_with(context: &Context, folder: &Path, variables: &[(&str, &str)]) -> Outcome<Self> {
-        let (data, port) = (folder.join("data"), free_port()?);
+        let (data, port) = (folder.join("data"), reserve_port()?);
         let mut command = Command::new(&context.program);
         // Isolated from the environment: no configuration file, no variables.
         command

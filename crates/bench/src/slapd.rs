@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    child_process::{Child, free_port, listens, run},
+    child_process::{Child, listens, reserve_port, run},
     context::{Context, Scratch},
     ldap_fixture::{self, SUFFIX, USER},
 };
@@ -34,7 +34,7 @@ impl Slapd {
     pub async fn start(context: &Context, count: u64) -> Outcome<Option<Self>> {
         let Some(program) = context.program("slapd") else { return Ok(None) };
         let database = loaded(context, count).await?;
-        let (folder, port) = (context.folder()?, free_port()?);
+        let (folder, port) = (context.folder()?, reserve_port()?);
         let data = folder.path().join("data.mdb");
         // The file is sparse; a plain copy would fill the hole.
         let mut copy = tokio::process::Command::new("cp");

@@ -12,7 +12,11 @@ use super::{
     figure::Prediction,
     report::print_predictions,
     results::{FigureResult, Results, newest_commit, older_lines},
-    workloads::{Answer, FAMILIES, Family, Row, Workload},
+    workloads::{
+        FAMILIES,
+        claim::Answer,
+        workload::{Family, Row, Workload},
+    },
 };
 use crate::{
     failure::Outcome,

@@ -1,11 +1,11 @@
 //! Programs of others in tests, reserved ports, and waits with one bound.
 //!
-//! For tests only. It depends on no other crate of Tocsin, so that every crate can use it.
+//! For tests and benchmarks only. It depends on no other crate of Tocsin, so that every crate can use it.
 
 mod peer; // programs and libraries of others; tests without theirs are skipped
 mod port; // ports that no other process gets
 mod wait; // waits with one bound
 
 pub use peer::{Peer, missing};
-pub use port::reserved_port;
+pub use port::{reserve_port, reserved_port};
 pub use wait::{until, until_listening, until_within, wait_timeout};

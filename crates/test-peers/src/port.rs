@@ -1,6 +1,7 @@
-//! Ports that no other process gets while a test runs.
+//! Ports that no other process gets while a test or a benchmark runs.
 
 use std::{
+    io,
     net::{Ipv4Addr, SocketAddr},
     os::fd::OwnedFd,
     sync::Mutex,
@@ -10,21 +11,28 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 
 /// A port of 127.0.0.1 for a server that must know its port before it starts, or keep it over restarts.
 ///
-/// It is reserved until the test process ends: a socket is bound to it and does not listen. The kernel gives a bound
-/// port to no other process that wants any port. A server with `SO_REUSEADDR`, as servers have, can listen at it.
-/// While none listens, connections are refused.
-pub fn reserved_port() -> u16 {
+/// It is reserved until this process ends: a socket is bound to it and does not listen. The kernel gives a bound port
+/// to no other process that wants any port. A server with `SO_REUSEADDR`, as servers have, can listen at it. While none
+/// listens, connections are refused.
+///
+/// # Errors
+/// If there is no free port.
+pub fn reserve_port() -> io::Result<u16> {
     static RESERVED: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
-    let reserve = || {
-        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
-        let address = SocketAddr::try_from(getsockname(&socket)?)?;
-        Ok::<_, rustix::io::Errno>((socket, address.port()))
-    };
-    let (socket, port) = reserve().expect("a free port");
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+    let port = SocketAddr::try_from(getsockname(&socket)?)?.port();
     RESERVED.lock().expect("no panic while it is locked").push(socket);
-    port
+    Ok(port)
+}
+
+/// [`reserve_port`] for tests.
+///
+/// # Panics
+/// If there is no free port.
+pub fn reserved_port() -> u16 {
+    reserve_port().expect("a free port")
 }
 
 #[cfg(test)]

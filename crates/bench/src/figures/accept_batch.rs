@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{
-    Bench, Measuring,
-    accept_single::{DEFINITION, PATH, events},
-};
+use super::accept_single::{DEFINITION, PATH, events};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::Context,
@@ -53,7 +51,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
         return Err(Failure::failed(format!("{answered} events were accepted, but {stored} are stored")));
     }
     Ok(Figure::new("events/s", ours)
-        .with_cost(&tally)
+        .with_cost(tally.counts())
         .with_condition(format!("JSON arrays of {EVENTS} events of 250 characters"))
         .with_condition(format!("{CONNECTIONS} connections, closed loop"))
         .with_condition("each batch durable before its response"))

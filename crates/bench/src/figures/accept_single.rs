@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     examples::stock::SEED,
     failure::{Failure, Outcome},
     {
@@ -116,7 +116,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     }
     Ok(Figure::new("events/s", ours)
         .with_peer("wrk to nginx", peer)
-        .with_cost(&tally)
+        .with_cost(tally.counts())
         .with_condition(format!("{} characters", body.len()))
         .with_condition(format!("{CONNECTIONS} connections, closed loop"))
         .with_condition("each durable before its response; the peer only responds")

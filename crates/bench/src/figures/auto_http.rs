@@ -7,9 +7,8 @@ use std::{
 };
 
 use serde_json::json;
-use tocsin_delivery::{
-    Answer, Context as ChannelContext, Facts, Message, OpenChannel, Outgoing, SystemClock, Ticket, TokenSigner,
-};
+use tocsin_connect::SystemClock;
+use tocsin_delivery::{Answer, Context as ChannelContext, Facts, Message, OpenChannel, Outgoing, Ticket, TokenSigner};
 use tocsin_model::{
     application::{Channel, Flow, Pace, RetrySchedule},
     id::{NotificationBatchId, NotificationId},
@@ -17,8 +16,8 @@ use tocsin_model::{
 };
 use tokio::sync::mpsc;
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::Context,

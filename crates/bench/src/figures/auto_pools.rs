@@ -9,11 +9,9 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{
-    Bench, Measuring,
-    exchange_roundtrip::{self, CALLERS},
-};
+use super::exchange_roundtrip::{self, CALLERS};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::{Context, Scratch},

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Bench, Measuring, accept_single};
+use super::accept_single;
 use crate::{
+    bench::{Bench, Measuring},
     failure::Outcome,
     {
         context::Context,

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {context::Context, figure::Figure, server::megabytes},
 };

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     client::segment,
     failure::{Failure, Outcome},
     {

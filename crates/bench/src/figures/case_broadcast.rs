@@ -5,13 +5,13 @@ use std::{io::Write, time::Instant};
 
 use serde_json::json;
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::Outcome,
     {
         context::Context,
-        external_targets::MailTarget,
         figure::{Figure, Samples, rounded},
+        mail_target::MailTarget,
         peers::{SmtpSourceLoad, smtp_source},
         resource_usage::CostMeter,
         server::{ChunkWriter, Server, megabytes},
@@ -112,7 +112,7 @@ async fn run(context: &Context, people: u64, broadcasts: u64) -> Outcome<Figure>
     }
     Ok(Figure::new("messages/s", ours)
         .with_peer("smtp-source", peer)
-        .with_cost(&tally)
+        .with_cost(tally.counts())
         .with_condition(format!(
             "{people} subscribers, each with a filter of 1,000 distinct ones, all delivered as a mail of 1 KB"
         ))

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     examples::stock::{Market, SEED},
     failure::{Failure, Outcome},
     {
@@ -64,7 +64,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     let status = server.status().await?;
     Ok(Figure::new("notifications/s", ours)
         .with_peer("wrk", peer)
-        .with_cost(&tally)
+        .with_cost(tally.counts())
         .with_condition(format!("{} subscriptions of {subscribers} subscribers", subscribers * ORDERS_EACH))
         .with_condition(format!(
             "{BATCHES} batches of 1000 quotes a turn, {} notifications a batch, closed loop",

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Bench, Measuring, case_stock::percentiles};
+use super::case_stock::percentiles;
 use crate::{
+    bench::{Bench, Measuring},
     examples::stock::{Market, SEED},
     failure::{Failure, Outcome},
     {

@@ -9,8 +9,9 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Bench, Measuring, deliver_file::find};
+use super::deliver_file::find;
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::Context,

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::Context,
@@ -42,7 +42,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     }
     Ok(Figure::new("messages/s", ours)
         .with_peer("dd with fdatasync", peer)
-        .with_cost(&fanout.tally)
+        .with_cost(fanout.tally.counts())
         .with_condition(format!("{records} records of {each} bytes"))
         .with_condition("whole records, synced in batches; dd writes the same bytes and syncs once")
         .with_condition("from acceptance to the last durable receipt"))

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 use url::Url;
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::Context,
@@ -103,7 +103,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
     }
     Ok(Figure::new("messages/s", ours)
         .with_peer("wrk", peer)
-        .with_cost(&fanout.tally)
+        .with_cost(fanout.tally.counts())
         .with_condition(format!("{posts} posts of {} bytes to {}", body.len(), receiver.name()))
         .with_condition(format!("{CONNECTIONS} connections"))
         .with_condition("signed, each body generated; wrk repeats one")

@@ -1,7 +1,7 @@
 //! Figures `deliver.inbox*`: items through the whole server into inboxes, single and as multicasts.
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::Outcome,
     {
         context::Context,
@@ -39,7 +39,7 @@ async fn run(context: &Context, class: &str, how: &str) -> Outcome<Figure> {
         ours.push(items as f64 / fanout.deliver_event(TEXT_CHARACTERS).await?.as_secs_f64());
     }
     Ok(Figure::new("items/s", ours)
-        .with_cost(&fanout.tally)
+        .with_cost(fanout.tally.counts())
         .with_condition(format!("{items} inboxes, an item of {TEXT_CHARACTERS} characters for each, {how}"))
         .with_condition("contents are deduplicated by hash in both cases"))
 }

@@ -1,14 +1,15 @@
 //! Figures `deliver.smtp*`: mails through the whole server into discarding sinks; peers: other senders of the same
 //! mails.
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::Outcome,
     {
         context::Context,
-        external_targets::{MailServer, MailTarget},
+        external_targets::MailServer,
         fanout_server::FanoutServer,
         figure::{Figure, Samples},
+        mail_target::MailTarget,
         peers::{BareSink, SmtpSink, SmtpSourceLoad, nodemailer, smtp_source},
     },
 };
@@ -129,7 +130,7 @@ async fn one_sink(context: &Context) -> Outcome<Figure> {
     }
     Ok(figure("messages/s", ours)
         .with_peer("smtp-source", peer)
-        .with_cost(&fanout.tally)
+        .with_cost(fanout.tally.counts())
         .with_condition(format!("{mails} mails of 1 KB"))
         .with_condition(sessions(SESSIONS)))
 }
@@ -151,7 +152,7 @@ async fn two_sinks(context: &Context) -> Outcome<Figure> {
     }
     Ok(figure("messages/s", ours)
         .with_peer("two smtp-sources", peer)
-        .with_cost(&fanout.tally)
+        .with_cost(fanout.tally.counts())
         .with_condition(format!("{mails} mails of 1 KB"))
         .with_condition("10 sessions kept open, 5 to each of two sinks"))
 }
@@ -168,7 +169,7 @@ async fn fast_sink(context: &Context) -> Outcome<Figure> {
     }
     Ok(figure("messages/s", ours)
         .with_peer("smtp-source", peer)
-        .with_cost(&fanout.tally)
+        .with_cost(fanout.tally.counts())
         .with_condition(format!("{mails} mails of 1 KB"))
         .with_condition(sessions(SESSIONS))
         .with_condition("a sink that replies to each read with one write"))
@@ -198,7 +199,7 @@ async fn many_into(context: &Context, recipients: u32, server: &MailServer) -> O
     }
     Ok(figure("recipients/s", ours)
         .with_peer("smtp-source", peer)
-        .with_cost(&fanout.tally)
+        .with_cost(fanout.tally.counts())
         .with_condition(format!(
             "{recipients_total} recipients, {recipients} to a mail of 1 KB, {events} events to {people} people"
         ))
@@ -220,7 +221,7 @@ async fn pool(context: &Context) -> Outcome<Figure> {
     }
     Ok(figure("messages/s", ours)
         .with_peer("nodemailer", peer)
-        .with_cost(&fanout.tally)
+        .with_cost(fanout.tally.counts())
         .with_condition(format!("{mails} mails of 1 KB"))
         .with_condition(sessions(POOL)))
 }

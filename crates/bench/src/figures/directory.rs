@@ -7,11 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
-        child_process::{free_port, run},
+        child_process::{reserve_port, run},
         context::{Context, Scratch},
         figure::{Figure, Samples, rounded},
         ldap_client::{EntryRange, LdapLoadResult, LdapOperation, closed_loop, entry_exists},
@@ -214,7 +214,7 @@ async fn measure(context: &Context, act: LdapOperation) -> Outcome<Figure> {
     let summaries = [Some(ours.summary("ours", act)), peer.as_ref().map(|peer| peer.summary("slapd", act))];
     let mut figure = Figure::new("operations/s", ours.rates)
         .with_peer("slapd", peer.map(|peer| peer.rates).unwrap_or_default())
-        .with_cost(&tally)
+        .with_cost(tally.counts())
         .with_condition(format!("{count} entries of 20 attributes"))
         .with_condition(format!("{CONNECTIONS} connections, closed loop"))
         .with_condition("an ordinary user under access rules; each change durable before its response");
@@ -411,7 +411,7 @@ struct DirectoryFolder<'a> {
 
 impl DirectoryFolder<'_> {
     fn make(folder: &Path) -> Outcome<DirectoryFolder<'_>> {
-        let (file, port) = (folder.join("tocsin.toml"), free_port()?);
+        let (file, port) = (folder.join("tocsin.toml"), reserve_port()?);
         let text = format!(
             "[ldap]\nlisten = \"127.0.0.1:{port}\"\nsuffix = \"{SUFFIX}\"\ncache = \"1 GiB\"\nconnections_per_address_max = 10000\naccess = [\n  \
              'to attrs=userPassword by dn=\"{USER}\" write by anonymous auth by * none',\n  \

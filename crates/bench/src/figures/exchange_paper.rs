@@ -23,8 +23,8 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::Context,

@@ -7,8 +7,8 @@ use reqwest::{Method, header::CONTENT_TYPE};
 use serde_json::{Value, json};
 use url::Url;
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         brokers::{Brokers, step_summary},
@@ -245,7 +245,7 @@ async fn run(context: &Context) -> Outcome<Figure> {
         }
     }
     let figure = Figure::new("round trips/s", ours)
-        .with_cost(&tally)
+        .with_cost(tally.counts())
         .with_condition(format!("{CALLERS} callers, {BODY_BYTES} bytes, two routes, {}", application.name()))
         .with_condition("request and reply durable before the caller receives it")
         .with_condition(conditions.join("; "))
@@ -285,7 +285,7 @@ async fn run_send_first(context: &Context, callers: usize) -> Outcome<Figure> {
         steps.push(step_summary(load.per_second(), load.p99_ms(), others));
     }
     let figure = Figure::new("round trips/s", ours)
-        .with_cost(&tally)
+        .with_cost(tally.counts())
         .with_condition(format!("callers: {callers}, {BODY_BYTES} bytes, two routes, {}", application.name()))
         .with_condition("the request is sent before it is stored, as in classic queues; both are durable before the caller receives the reply")
         .with_condition(conditions.join("; "))

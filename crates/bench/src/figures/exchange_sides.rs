@@ -11,11 +11,9 @@ use std::{
 use reqwest::Method;
 use serde_json::json;
 
-use super::{
-    Bench, Measuring,
-    exchange_roundtrip::{BODY_BYTES, CALLERS, apply, target},
-};
+use super::exchange_roundtrip::{BODY_BYTES, CALLERS, apply, target};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::Context,

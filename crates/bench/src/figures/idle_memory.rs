@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::Outcome,
     {
         context::Context,

@@ -1,7 +1,7 @@
 //! Figure `import.subscribers`: bulk import of subscribers with one device each into an empty server.
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     examples::stock::write_subscribers,
     failure::{Failure, Outcome},
     {

@@ -1,8 +1,8 @@
 //! Figure `import.subscriptions`: bulk import of the stock market's orders; the server updates its match index
 //! meanwhile.
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     examples::stock::{Market, SEED, write_subscribers, write_subscriptions},
     failure::{Failure, Outcome},
     {

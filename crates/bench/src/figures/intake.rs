@@ -10,8 +10,9 @@ use std::{
 use rusqlite::Connection as Sqlite;
 use serde_json::{Value, json};
 
-use super::{Bench, Measuring, accept_single::words};
+use super::accept_single::words;
 use crate::{
+    bench::{Bench, Measuring},
     examples::stock::SEED,
     failure::{Failure, Outcome},
     {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tocsin_model::id::SubscriptionId;
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     examples::stock::{Market, Order, SEED},
     failure::{Failure, Outcome},
     {

@@ -19,8 +19,8 @@ use tocsin_store::{
     sqlite::journal::SqliteJournal,
 };
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::{Context, run_blocking},

@@ -17,8 +17,8 @@ use tocsin_model::{
 };
 use tocsin_pipeline::compile_text;
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::{Context, run_blocking},

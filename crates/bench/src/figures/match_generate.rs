@@ -7,8 +7,8 @@ use tocsin_matching::{cut::NotificationCutter, shard::Shard};
 use tocsin_model::{event::EventBatch, field::Fields};
 use tocsin_pipeline::Compiled;
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::{Context, run_blocking},

@@ -1,7 +1,7 @@
 //! Figures `match.memory*`: memory of a subscription in the match index.
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::Outcome,
     {
         context::run_blocking,

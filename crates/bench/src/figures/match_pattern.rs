@@ -12,8 +12,8 @@ use tocsin_model::{
     filter::{Dialect, Filter},
 };
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::{Context, run_blocking},

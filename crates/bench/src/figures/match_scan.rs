@@ -16,8 +16,8 @@ use tocsin_model::{
 };
 use tocsin_pipeline::{Compiled, compile_text};
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::{Context, processor_time, run_blocking},

@@ -1,8 +1,8 @@
 //! Figures `match.stock*`: matching alone, in this process; ids of matching subscriptions from one index shard. Peer: a
 //! bare prototype.
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::{Context, run_blocking},

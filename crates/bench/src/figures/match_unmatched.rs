@@ -3,8 +3,8 @@
 
 use tocsin_matching::shard::Shard;
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     examples::stock::{Kind, Order, SYMBOLS},
     failure::{Failure, Outcome},
     {

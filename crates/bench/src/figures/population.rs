@@ -9,8 +9,8 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     examples::stock::SEED,
     failure::{Failure, Outcome},
     {

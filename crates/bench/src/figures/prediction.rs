@@ -11,8 +11,8 @@ use tocsin_capacity::{
     queue::{Times, fluid},
 };
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     examples::stock::SEED,
     failure::{Failure, Outcome},
     {

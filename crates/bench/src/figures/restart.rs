@@ -15,11 +15,9 @@ use tocsin_store::{
 };
 use tokio::net::TcpListener;
 
-use super::{
-    Bench, Measuring,
-    match_commit::{accept_and_claim, now, stored},
-};
+use super::match_commit::{accept_and_claim, now, stored};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::Context,

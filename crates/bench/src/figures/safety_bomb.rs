@@ -16,8 +16,8 @@ use tocsin_model::{
 };
 use tocsin_store::queries::{ExtraColumns, QuerySet, QueryTables};
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::{Context, processor_time, run_blocking},

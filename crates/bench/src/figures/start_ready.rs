@@ -1,8 +1,8 @@
 //! Figure `start.ready`: from exec to the first 200 of `/readyz` on an empty folder. Creates the stores and the first
 //! key, and probes the disk.
 
-use super::{Bench, Measuring};
 use crate::{
+    bench::{Bench, Measuring},
     failure::Outcome,
     {
         context::Context,

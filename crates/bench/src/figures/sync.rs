@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use tocsin_model::replica::Begin;
 use tocsin_replica::{Link, LinkError, ServerCredentials, http::HttpLink};
 
-use super::{Bench, Measuring, accept_single};
+use super::accept_single;
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::{Context, Scratch},
@@ -416,7 +417,7 @@ async fn rows(context: &Context) -> Outcome<Figure> {
     let (name, best) = peers.pop().expect("there is at least one peer");
     Ok(Figure::new("rows/s", ours)
         .with_peer(name, best)
-        .with_cost(&tally)
+        .with_cost(tally.counts())
         .with_condition(described(count, AS_PEERS))
         .with_condition(conditions.join("; "))
         .with_condition(format!("only in the first turn: {}", slower.join(", "))))

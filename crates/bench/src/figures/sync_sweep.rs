@@ -8,11 +8,9 @@ use std::{
 
 use futures_util::future::try_join_all;
 
-use super::{
-    Bench, Measuring,
-    sync::{Device, HALVES, Session, SessionSize, SyncServer},
-};
+use super::sync::{Device, HALVES, Session, SessionSize, SyncServer};
 use crate::{
+    bench::{Bench, Measuring},
     failure::{Failure, Outcome},
     {
         context::Context,

@@ -7,7 +7,10 @@ use std::io::Write;
 use serde_json::{Value, json};
 use tocsin_capacity::vectors::Linear;
 
-use super::{CostSample, ObservedServer, OperationCost, relay::Relay};
+use super::{
+    cost::{CostSample, ObservedServer, OperationCost},
+    relay::Relay,
+};
 use crate::{
     failure::Outcome,
     {

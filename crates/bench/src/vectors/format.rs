@@ -3,7 +3,7 @@
 
 use std::{hint::black_box, time::Duration};
 
-use super::{CostSample, OperationCost};
+use super::cost::{CostSample, OperationCost};
 use crate::{
     failure::Outcome,
     {

@@ -1,22 +1,21 @@
 //! Workloads of the membership paper (LDAP).
 
-use super::{Claim, Family, Row, Test, Workload, graph, row};
+use super::{
+    claim::{Claim, Test, claim},
+    workload::{Family, Workload, graph, row, workload},
+};
 
 pub const FAMILY: Family = Family {
     title: "Directory",
     machine: "4 x 400 MHz Xeon as LDAP server, the same as database, 20 disks, of 1999",
-    workloads: &WORKLOADS,
-    claims: &CLAIMS,
+    workloads: WORKLOADS,
+    claims: CLAIMS,
 };
-
-const fn workload(name: &'static str, about: &'static str, rows: &'static [Row], differs: &'static str) -> Workload {
-    Workload { name, about, rows, differs }
-}
 
 const CLOSED: &str =
     "ours is a closed loop over 64 connections without think time, as an ordinary user under access rules";
 
-const WORKLOADS: [Workload; 9] = [
+const WORKLOADS: &[Workload] = &[
     workload(
         "WSS-01",
         "200,000 entries of 20 attributes are stored",
@@ -68,11 +67,7 @@ const WORKLOADS: [Workload; 9] = [
     ),
 ];
 
-const fn claim(said: &'static str, test: Test) -> Claim {
-    Claim { said, test }
-}
-
-const CLAIMS: [Claim; 7] = [
+const CLAIMS: &[Claim] = &[
     claim(
         "More searches than modifications, and more modifications than adds, at most",
         Test::Falls(&["ldap.base", "ldap.modify_add", "ldap.add"]),

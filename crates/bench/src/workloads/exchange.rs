@@ -1,19 +1,18 @@
 //! Workloads of the messaging paper.
 
-use super::{Claim, Family, Row, Test, Workload, graph, peer_row, row};
+use super::{
+    claim::{Claim, Test, claim},
+    workload::{Family, Workload, graph, peer_row, row, workload},
+};
 
 pub const FAMILY: Family = Family {
     title: "Exchanges",
     machine: "7 servers of 2 processors, a database server of 4 to 8, a SAN of 134 disks, of 2006",
-    workloads: &WORKLOADS,
-    claims: &CLAIMS,
+    workloads: WORKLOADS,
+    claims: CLAIMS,
 };
 
-const fn workload(name: &'static str, about: &'static str, rows: &'static [Row], differs: &'static str) -> Workload {
-    Workload { name, about, rows, differs }
-}
-
-const WORKLOADS: [Workload; 9] = [
+const WORKLOADS: &[Workload] = &[
     workload(
         "WBT-01",
         "a full round trip: A, route by content, B, back to A",
@@ -94,11 +93,7 @@ const WORKLOADS: [Workload; 9] = [
     ),
 ];
 
-const fn claim(said: &'static str, test: Test) -> Claim {
-    Claim { said, test }
-}
-
-const CLAIMS: [Claim; 7] = [
+const CLAIMS: &[Claim] = &[
     claim("Bodies at four points cost 14 % of the throughput", Test::PartOfPeer("exchange.tracking4", 0.86)),
     claim("More stores do not help while latency is the limit", Test::NotLargerThanPeer("exchange.partitions.few")),
     claim("With more users, more stores do help", Test::LargerThanPeer("exchange.partitions")),

@@ -1,56 +1,65 @@
 //! Workloads of the notification paper and of NotifyBC.
 
-use super::{Claim, Family, Row, Test, Workload, graph, peer_row, row};
+use super::{
+    claim::{Claim, Test, claim},
+    workload::{Family, Row, Workload, graph, peer_row, row, workload},
+};
 
 pub const FAMILY: Family = Family {
     title: "Notifications",
     machine: "2 x 1.7 GHz Pentium 4 (Dual), 4 x 700 MHz Pentium III (Quad), both (Combo), of 2002; NotifyBC's runs on its own machines",
-    workloads: &WORKLOADS,
-    claims: &CLAIMS,
+    workloads: WORKLOADS,
+    claims: CLAIMS,
 };
 
-const fn workload(name: &'static str, about: &'static str, rows: &'static [Row], differs: &'static str) -> Workload {
-    Workload { name, about, rows, differs }
-}
-
-const SIZES: &[Row] = &[
-    row("25 characters", "400 to 500/s", 450.0, "format.xslt.25"),
-    row("50 characters", "400 to 500/s", 450.0, "format.xslt.50"),
-    row("100 characters", "400 to 500/s", 450.0, "format.xslt.100"),
-    row("250 characters", "400 to 500/s", 450.0, "format.xslt.250"),
-    row("500 characters", "400 to 500/s", 450.0, "format.xslt.500"),
-    graph("1000 characters", "", "format.xslt.1000"),
-    row("2000 characters", "100 to 200/s", 150.0, "format.xslt.2000"),
-    graph("25 characters by Jinja", "", "format.jinja.25"),
-    graph("50 characters", "", "format.jinja.50"),
-    graph("100 characters", "", "format.jinja.100"),
-    graph("250 characters", "", "format.jinja.250"),
-    graph("500 characters", "", "format.jinja.500"),
-    graph("1000 characters", "", "format.jinja.1000"),
-    graph("2000 characters", "", "format.jinja.2000"),
-];
-
-/// Rows of an intake path by event size.
+/// Rows by size of an event or a text: those before, seven sizes of a figure, and those after.
 macro_rules! by_size {
-    ($figure:literal $(, $more:expr)*) => {
+    ($([$($before:expr),+ $(,)?])? $unit:literal, $figure:literal $(, $after:expr)*) => {
         &[
-            graph("25 characters, events/s", "", concat!($figure, ".25")),
+            $($($before,)+)?
+            graph(concat!("25 characters", $unit), "", concat!($figure, ".25")),
             graph("50 characters", "", concat!($figure, ".50")),
             graph("100 characters", "", concat!($figure, ".100")),
             graph("250 characters", "", concat!($figure, ".250")),
             graph("500 characters", "", concat!($figure, ".500")),
             graph("1000 characters", "", concat!($figure, ".1000")),
             graph("2000 characters", "", concat!($figure, ".2000")),
-            $($more,)*
+            $($after,)*
         ]
     };
 }
 
-const FILES: &[Row] = by_size!("intake.file");
-const QUERIES: &[Row] = by_size!("intake.sql");
-const REQUESTS: &[Row] = by_size!("intake.api", graph("5000 characters", "", "intake.api.5000"));
+/// Rows by number of events in a batch of 250 characters each: the reported values of the first two, and rows after.
+macro_rules! by_batch {
+    ($figure:literal, $one:literal, $ten:literal $(, $after:expr)* $(,)?) => {
+        &[
+            graph("1, events/s", $one, concat!($figure, ".by1")),
+            graph("10", $ten, concat!($figure, ".by10")),
+            graph("100", "", concat!($figure, ".by100")),
+            graph("1,000", "", concat!($figure, ".by1000")),
+            graph("10,000", "", concat!($figure, ".250")),
+            $($after,)*
+        ]
+    };
+}
 
-const WORKLOADS: [Workload; 27] = [
+const FORMATTING: &[Row] = by_size!(
+    [
+        row("25 characters", "400 to 500/s", 450.0, "format.xslt.25"),
+        row("50 characters", "400 to 500/s", 450.0, "format.xslt.50"),
+        row("100 characters", "400 to 500/s", 450.0, "format.xslt.100"),
+        row("250 characters", "400 to 500/s", 450.0, "format.xslt.250"),
+        row("500 characters", "400 to 500/s", 450.0, "format.xslt.500"),
+        graph("1000 characters", "", "format.xslt.1000"),
+        row("2000 characters", "100 to 200/s", 150.0, "format.xslt.2000"),
+    ]
+    " by Jinja", "format.jinja"
+);
+const FILES: &[Row] = by_size!(", events/s", "intake.file");
+const QUERIES: &[Row] = by_size!(", events/s", "intake.sql");
+const REQUESTS: &[Row] = by_size!(", events/s", "intake.api", graph("5000 characters", "", "intake.api.5000"));
+
+const WORKLOADS: &[Workload] = &[
     workload(
         "WNS-01",
         "100,000 subscribers into an empty installation, one client",
@@ -119,42 +128,28 @@ const WORKLOADS: [Workload; 27] = [
     workload(
         "WNS-10",
         "files of 1 to 10,000 events of 250 characters",
-        &[
-            graph("1, events/s", "graph only (figure 9)", "intake.file.by1"),
-            graph("10", "", "intake.file.by10"),
-            graph("100", "", "intake.file.by100"),
-            graph("1,000", "", "intake.file.by1000"),
-            graph("10,000", "", "intake.file.250"),
-        ],
+        by_batch!("intake.file", "graph only (figure 9)", ""),
         "",
     ),
     workload("WNS-11", "a query that yields 10,000 events", QUERIES, "ours ask SQLite"),
     workload(
         "WNS-12",
         "queries that yield 1 to 10,000 events",
-        &[
-            graph("1, events/s", "graph only (figure 11)", "intake.sql.by1"),
-            graph("10", "", "intake.sql.by10"),
-            graph("100", "", "intake.sql.by100"),
-            graph("1,000", "", "intake.sql.by1000"),
-            graph("10,000", "", "intake.sql.250"),
-        ],
+        by_batch!("intake.sql", "graph only (figure 11)", ""),
         "ours ask SQLite",
     ),
     workload("WNS-13", "the API, batches of 10,000 events of 25 to 2,000 (or 5,000) characters", REQUESTS, ""),
     workload(
         "WNS-14",
         "the API, 250 characters, batches of 1 to 10,000",
-        &[
-            graph("1, events/s", "\"hundreds\"", "intake.api.by1"),
-            graph("10", "graph only (figure 13)", "intake.api.by10"),
-            graph("100", "", "intake.api.by100"),
-            graph("1,000", "", "intake.api.by1000"),
-            graph("10,000", "", "intake.api.250"),
+        by_batch!(
+            "intake.api",
+            "\"hundreds\"",
+            "graph only (figure 13)",
             graph("100, 16 clients", "", "intake.api.many"),
             graph("1, 64 clients", "", "accept.single"),
             graph("1,000, 4 clients", "", "accept.batch"),
-        ],
+        ),
         "",
     ),
     workload(
@@ -177,7 +172,7 @@ const WORKLOADS: [Workload; 27] = [
         ],
         "ours tries each event against 20,000 subscriptions; 1, 2, 4 and 8 shards of the index in the conditions",
     ),
-    workload("WNS-17", "formatting by XSLT alone, one thread", SIZES, ""),
+    workload("WNS-17", "formatting by XSLT alone, one thread", FORMATTING, ""),
     workload(
         "WNS-18",
         "delivery alone of 5,000 notifications by file, HTTP and SMTP",
@@ -257,11 +252,7 @@ const WORKLOADS: [Workload; 27] = [
 const BROADCAST: &str = "1,000 distinct filters; the response is sent when the broadcast is durable; its time is in \
     the conditions";
 
-const fn claim(said: &'static str, test: Test) -> Claim {
-    Claim { said, test }
-}
-
-const CLAIMS: [Claim; 25] = [
+const CLAIMS: &[Claim] = &[
     claim(
         "Loading improves significantly with many clients",
         Test::Larger("population.load.many", "population.load", 1.5),

@@ -1,19 +1,18 @@
 //! Workloads of the article on merge replication.
 
-use super::{Claim, Family, Row, Test, Workload, graph, row};
+use super::{
+    claim::{Claim, Test, claim},
+    workload::{Family, Workload, graph, row, workload},
+};
 
 pub const FAMILY: Family = Family {
     title: "Sync",
     machine: "2 web servers of 2 cores, 2 database servers of 8, of 2008",
-    workloads: &WORKLOADS,
-    claims: &CLAIMS,
+    workloads: WORKLOADS,
+    claims: CLAIMS,
 };
 
-const fn workload(name: &'static str, about: &'static str, rows: &'static [Row], differs: &'static str) -> Workload {
-    Workload { name, about, rows, differs }
-}
-
-const WORKLOADS: [Workload; 5] = [
+const WORKLOADS: &[Workload] = &[
     workload(
         "WMR-01",
         "100 to 1,200 devices, each restarts at once, 1,200 rows of 116 bytes",
@@ -51,21 +50,15 @@ const WORKLOADS: [Workload; 5] = [
     ),
 ];
 
-const CLAIMS: [Claim; 4] = [
-    Claim {
-        said: "Fewer threads make shorter sessions when all are busy",
-        test: Test::LargerThanPeer("sync.pools.few"),
-    },
-    Claim {
-        said: "No more than 20 connections to the reconciler in all",
-        test: Test::LargerThanPeer("sync.pools.twenty"),
-    },
-    Claim {
-        said: "800 devices were faster than 600 and 700",
-        test: Test::Contradictory("two things changed between the runs: 40 connections became 20, and one server two"),
-    },
-    Claim {
-        said: "1,200 devices took 6 min 38 s with three servers of 10 threads",
-        test: Test::Contradictory("30 connections, which the rule of 20 forbids, on larger database servers"),
-    },
+const CLAIMS: &[Claim] = &[
+    claim("Fewer threads make shorter sessions when all are busy", Test::LargerThanPeer("sync.pools.few")),
+    claim("No more than 20 connections to the reconciler in all", Test::LargerThanPeer("sync.pools.twenty")),
+    claim(
+        "800 devices were faster than 600 and 700",
+        Test::Contradictory("two things changed between the runs: 40 connections became 20, and one server two"),
+    ),
+    claim(
+        "1,200 devices took 6 min 38 s with three servers of 10 threads",
+        Test::Contradictory("30 connections, which the rule of 20 forbids, on larger database servers"),
+    ),
 ];
