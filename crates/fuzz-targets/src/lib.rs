@@ -5,6 +5,7 @@
 //! target asserts, for example that a text that is parsed and written parses to the same value.
 
 mod expressions; // CEL, JMESPath, event patterns
+mod feedback; // mails that came back, return addresses, webhooks of providers
 mod files; // CSV, JSON, XML, feeds, LDIF, mail
 mod http; // bodies, CloudEvents, header fields, SCIM, cursors and tokens
 mod ldap; // messages, filters, distinguished names
@@ -34,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "edits", run: http::edits },
     Target { name: "event_pattern", run: expressions::event_pattern },
     Target { name: "feed", run: files::feed },
+    Target { name: "feedback", run: feedback::feedback },
     Target { name: "header_fields", run: http::header_fields },
     Target { name: "http_body", run: http::body },
     Target { name: "jmespath", run: expressions::jmespath },
