@@ -208,10 +208,40 @@ fn has_json(matches: &ArgMatches) -> bool {
     own || matches.subcommand().is_some_and(|(_, matches)| has_json(matches))
 }
 
+/// The failure of invalid arguments, if the command has the switch `--json` and it is given. Help is no failure.
+fn usage_failure(words: &[String], error: &clap::Error) -> Option<Failure> {
+    let mut command = command();
+    let mut is_json = false;
+    for word in words.iter().skip(1).take_while(|word| *word != "--") {
+        if let Some(below) = command.find_subcommand(word) {
+            command = below.clone();
+        }
+        is_json |= word == "--json";
+    }
+    let mut switches = command.get_arguments().filter(|argument| !argument.get_action().takes_values());
+    if !error.use_stderr() || !is_json || !switches.any(|argument| argument.get_long() == Some("json")) {
+        return None;
+    }
+    let text = error.render().to_string();
+    let mut paragraphs = text.split("\n\n").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    let message = paragraphs.next().unwrap_or_default();
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    let details = paragraphs.filter(|part| !part.is_empty());
+    Some(details.fold(Failure::usage(message), Failure::detail))
+}
+
 impl Cli {
     /// Reads the arguments of the process; on `--help` or an error it prints and exits.
     pub fn from_process() -> Self {
-        let matches = command().get_matches();
+        let matches = command().try_get_matches().unwrap_or_else(|error| {
+            match usage_failure(&std::env::args().collect::<Vec<_>>(), &error) {
+                Some(failure) => {
+                    failure.report_json();
+                    std::process::exit(error.exit_code())
+                }
+                None => error.exit(),
+            }
+        });
         let json = has_json(&matches);
         let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         Cli { json, ..cli }
@@ -354,6 +384,27 @@ mod tests {
         assert!(json(&["tocsin", "check", "app.yaml", "--json"]));
         assert!(json(&["tocsin", "applications", "list", "--json"]));
         assert!(!json(&["tocsin", "check", "app.yaml"]));
+    }
+
+    #[test]
+    fn b5_invalid_arguments_are_json_where_the_output_is() {
+        let failure = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            let error = command().try_get_matches_from(&words).expect_err("an error");
+            usage_failure(&words, &error).map(|failure| failure.to_json())
+        };
+        let json = failure(&["tocsin", "applications", "list", "--json", "--nonsense"]).expect("JSON");
+        assert_eq!(json["code"], "invalid_usage", "{json}");
+        assert_eq!(json["message"], "unexpected argument '--nonsense' found", "{json}");
+        assert!(json["details"].as_array().is_some_and(|details| !details.is_empty()), "{json}");
+        assert!(failure(&["tocsin", "check", "--json"]).is_some(), "an argument is missing");
+        for words in [
+            ["tocsin", "applications", "list", "--nonsense"],
+            ["tocsin", "applications", "list", "--help"],
+            ["tocsin", "nonsense", "--json", "x"],
+        ] {
+            assert_eq!(failure(&words), None, "{words:?}");
+        }
     }
 
     /// A flag of a command with the name of a global flag would be read as the global one.

@@ -17,12 +17,13 @@ mod sync; // replicated rows of devices
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::Serialize;
-use tocsin_delivery::{
-    Context, SystemClock, TokenSigner,
+use tocsin_connect::{
+    SystemClock,
     files::{Files, read_regular},
     networks::{NetworkError, Networks},
     programs::Programs,
 };
+use tocsin_delivery::{Context, TokenSigner};
 use tocsin_directory::Directory;
 use tocsin_exchange::{Exchanges, groups::WorkerLimits, intake::IntakeState};
 use tocsin_face_http::{HttpOptions, RateLimit};
@@ -34,7 +35,9 @@ use tocsin_model::{
     suppression::{Cause, Policy, SOFT_BOUNCES_MAX},
     time::Timestamp,
 };
-use tocsin_pipeline::{Folders, Listeners, Pipeline, PipelineOptions, SourceContext, Spans};
+use tocsin_pipeline::{
+    Folders, Listeners, Pipeline, PipelineOptions, SourceContext, Spans, resource_policy::ResourcePolicy,
+};
 use tocsin_service::{FreeSpace, Service, switches::intake};
 use tocsin_store::{
     error::StoreError,
@@ -233,6 +236,12 @@ pub fn examine(
         folders: Folders { allow: configuration.sources.allow_folders.clone() },
         listeners: Listeners { allow: configuration.sources.allow_listen.clone() },
     };
+    let policy = ResourcePolicy {
+        data_folder: opened.data_folder.clone(),
+        folders: tocsin_delivery::folders::Folders { allow: configuration.delivery.allow_folders.clone() },
+        files: opened.files.clone(),
+        programs: opened.programs.clone(),
+    };
     let text = read_definition_text(file)?;
     let inlined = definition::inline_readable_files(&text, &loader(file));
     let checked = inlined.and_then(|(text, found)| {
@@ -241,6 +250,7 @@ pub fn examine(
         let now = std::time::SystemTime::now().into();
         warnings.extend(tocsin_service::schedules::schedule_warnings(&compiled.application, now));
         warnings.extend(tocsin_pipeline::closed_sources(&compiled, &opened));
+        warnings.extend(policy.not_allowed(&compiled.application, |_, _| true));
         Ok((compiled, definition::locate(&text, warnings)))
     });
     Ok(match checked {

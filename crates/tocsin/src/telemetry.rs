@@ -19,7 +19,7 @@ use reqwest::{
     Client, StatusCode,
     header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
 };
-use tocsin_delivery::{files::Files, tls};
+use tocsin_connect::{files::Files, tls};
 use tocsin_model::http_date;
 use tocsin_pipeline::{Span, Spans};
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};

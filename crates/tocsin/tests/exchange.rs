@@ -674,3 +674,39 @@ async fn a_list_is_split_and_sent_in_order_over_a_kill_and_tracked() {
     let shown = platform.run(&["exchange", "tracking", "confirmation"]);
     assert!(shown.contains("0 entries dropped"), "{shown}");
 }
+
+/// The status failed as a whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_status_is_readable_while_the_spool_is_not() {
+    let platform = Platform::start(&[]).await;
+    assert_eq!(platform.get("/v1/status").await["backlog"]["suspended_messages"], 0);
+    let spool = rusqlite::Connection::open(platform.folder.join("spool.db")).expect("a file");
+    spool.execute_batch("ALTER TABLE legs RENAME TO elsewhere").expect("renamed");
+    let status = platform.get("/v1/status").await;
+    let unread = status["backlog"].get("suspended_messages");
+    assert_eq!((&status["ready"], unread), (&true.into(), Some(&serde_json::Value::Null)), "{status}");
+    let attention = platform.run(&["attention"]);
+    assert!(attention.contains("cannot be read: the spool"), "{attention}");
+    spool.execute_batch("ALTER TABLE elsewhere RENAME TO legs").expect("renamed");
+    assert_eq!(platform.get("/v1/status").await["backlog"]["suspended_messages"], 0);
+}
+
+/// The second of two concurrent operators replaced the version of the first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exchange_is_applied_to_the_expected_version_only() {
+    let platform = Platform::start(&[("WAREHOUSE", "http://127.0.0.1:9")]).await;
+    let put = async |query: &str, condition: (&str, &str)| {
+        let path = format!("/v1/exchanges/confirmation{query}");
+        let request = platform.request(Method::PUT, &path).header("content-type", "application/yaml");
+        let answer = request.header(condition.0, condition.1).body(PIPELINES).send().await.expect("an answer");
+        let status = answer.status().as_u16();
+        (status, answer.json::<serde_json::Value>().await.expect("JSON")["version"].as_u64())
+    };
+    assert_eq!(put("?dry_run=true", ("if-none-match", "*")).await, (200, Some(0)));
+    assert_eq!(put("", ("if-match", "\"1\"")).await.0, 412);
+    assert_eq!(put("", ("if-none-match", "*")).await, (200, Some(1)));
+    assert_eq!(put("", ("if-none-match", "*")).await.0, 412);
+    assert_eq!(put("?dry_run=true", ("if-match", "\"2\"")).await.0, 412);
+    assert_eq!(put("?dry_run=true", ("if-match", "\"1\"")).await, (200, Some(1)));
+    assert_eq!(put("", ("if-match", "\"1\"")).await.0, 200);
+}

@@ -206,7 +206,7 @@ fn the_bill_of_materials_lists_the_linked_crates_with_licence_and_checksum() {
     for linked in ["tokio", "libsqlite3-sys", "tocsin-store"] {
         assert!(components.contains_key(linked), "{linked}");
     }
-    for not_linked in ["expect-test", "rcgen", "cc", "tocsin-testkit", "tocsin-test-peers"] {
+    for not_linked in ["expect-test", "rcgen", "cc", "tocsin-testkit"] {
         assert!(!components.contains_key(not_linked), "{not_linked} is for tests or builds");
     }
     let notices = fs::read_to_string(folder.path().join("THIRD-PARTY-NOTICES.txt")).expect("the notices");

@@ -92,3 +92,82 @@ routes: { every: { when: 'true', to: erp } }
         "{status} {answer}"
     );
 }
+
+/// The routes of the application `pings` and the exchange `orders` that need a running definition.
+async fn other_routes_answer_503(platform: &Platform) {
+    use reqwest::Method;
+    let (application, exchange) = ("/v1/applications/pings", "/v1/exchanges/orders");
+    let line = serde_json::json!({"application": "pings", "class": "every", "subscriber": "alice", "values": {}});
+    let imports = "/v1/import/subscriptions";
+    let import = |path: &str, line: &serde_json::Value| {
+        let request = platform.request(Method::POST, path).header("content-type", "application/x-ndjson");
+        request.body(line.to_string()).send()
+    };
+    let mut answers = Vec::new();
+    for path in ["/web-push", "/schedules"].map(|path| format!("{application}{path}")) {
+        answers.push(platform.request(Method::GET, &path).send().await);
+    }
+    answers.push(platform.request(Method::GET, &format!("{exchange}/send")).send().await);
+    let state = platform.request(Method::PUT, &format!("{exchange}/send/shop/state"));
+    answers.push(state.json(&serde_json::json!({"state": "hold"})).send().await);
+    answers.push(platform.request(Method::POST, "/v1/subscriptions").json(&line).send().await);
+    answers.push(import(&format!("{imports}?application=pings"), &line).await);
+    answers.push(import(&format!("{imports}?application=pings&class=every"), &line).await);
+    for answer in answers {
+        let answer = answer.expect("an answer");
+        assert!(answer.status() == 503 && answer.headers().contains_key("retry-after"), "{answer:?}");
+    }
+    // The other lines of an import are stored, and these can be repeated.
+    for (application, code) in [("pings", "unavailable"), ("pongs", "unknown_reference")] {
+        let mut line = line.clone();
+        line["application"] = application.into();
+        let answer = import(imports, &line).await.expect("an answer").text().await.expect("a body");
+        assert!(answer.contains(&format!("\"{code}\"")), "{answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_definition_that_does_not_run_is_reported_and_its_clients_repeat() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let hooks = Hooks::start("{}").await;
+    let address = format!("http://127.0.0.1:{}/hook", hooks.port);
+    let application = APPLICATION.replace("Bearer hunter2", "\"${TOKEN}\"");
+    let exchange = format!(
+        "exchange: orders\nreceive: {{ shop: {{ mode: one_way }} }}\nsend:\n  shop:\n    mode: one_way\n    protocol: http\n    \
+         options: {{ url: \"{address}\", headers: {{ A: \"${{TOKEN}}\" }}, allow_networks: [127.0.0.1] }}\n\
+         routes: {{ every: {{ when: \"true\", to: shop }} }}\n"
+    );
+    let event = serde_json::json!({"token": "a"});
+    let send = async |platform: &Platform| {
+        let mut statuses = Vec::new();
+        for path in ["/v1/applications/pings/events/ping", "/v1/exchanges/orders/receive/shop"] {
+            statuses.push(platform.post(path, &event).await.0);
+        }
+        statuses
+    };
+    let environment = [("TOKEN", "Bearer hunter2")];
+    let mut platform = Platform::start_in(folder.path(), &environment).await;
+    platform.run(&["apply", "--yes", &write(&folder.path().join("pings.yaml"), &application)]);
+    platform.run(&["exchange", "apply", "--yes", &write(&folder.path().join("orders.yaml"), &exchange)]);
+    platform.subscribe("pings", "every", "alice", "web", &address, serde_json::json!({})).await;
+    assert_eq!(send(&platform).await, [202, 202]);
+    platform.kill();
+
+    let mut without = Platform::start_in(folder.path(), &[]).await;
+    assert_eq!(send(&without).await, [503, 503]);
+    let refused = without.request(reqwest::Method::POST, "/v1/applications/pings/events/ping").json(&event);
+    let refused = refused.send().await.expect("an answer");
+    assert!(refused.headers().contains_key("retry-after"), "{refused:?}");
+    assert_eq!(without.post("/v1/applications/pongs/events/ping", &event).await.0, 404);
+    other_routes_answer_503(&without).await;
+    let warnings = without.get("/readyz").await["warnings"].to_string();
+    assert!(warnings.contains("`pings` does not run") && warnings.contains("`orders` does not run"), "{warnings}");
+    let attention = without.get("/v1/attention").await.to_string();
+    assert_eq!(attention.matches("needs the environment variable `TOKEN`").count(), 2, "{attention}");
+    without.kill();
+
+    let platform = Platform::start_in(folder.path(), &environment).await;
+    assert_eq!(platform.get("/readyz").await["warnings"], serde_json::Value::Null);
+    assert_eq!(send(&platform).await, [202, 202]);
+    platform.settled().await;
+}

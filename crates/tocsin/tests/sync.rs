@@ -61,7 +61,7 @@ async fn a_replica_is_created_edited_and_synchronized_by_commands() {
         platform.request(reqwest::Method::PUT, &format!("{path}/v1")).json(&json!({"owner": "ann", "what": "well"}));
     assert!(put.send().await.expect("an answer").status().is_success());
     platform.run(&["replica", "init", file, "--token", token]);
-    assert!(platform.run(&["replica", "sync", file]).contains("received 1 rows"));
+    assert!(platform.run(&["replica", "sync", file]).contains("received 1 row,"));
     platform.run(&["replica", "edit", file, "visits", "v1", "what=pump", "count=3"]);
     platform.run(&["replica", "edit", file, "visits", "v2", "owner=ann"]);
     assert!(platform.run(&["replica", "status", file]).contains("2 edited rows"));
@@ -305,7 +305,7 @@ async fn devices_edit_the_data_of_their_subscriber() {
         assert!(output.contains(outcome), "{arguments:?}: {output}{}", platform.run(&["replica", "status", &file]));
     };
     let query = |sql: &str| platform.run(&["replica", "query", &file, sql]);
-    edit(&["places", "p1", "name=phone", "channel=log", "address=ann"], "sent 1 edits (0 conflicts, 0 refused)");
+    edit(&["places", "p1", "name=phone", "channel=log", "address=ann"], "sent 1 edit (0 conflicts, 0 refused)");
     edit(&["wishes", "w1", "class=watch", r#"values={"symbol": "TOC"}"#, "device=phone"], "0 refused");
     let ann = platform.get("/v1/subscribers/ann").await;
     assert_eq!(ann["devices"]["phone"], json!({"channel": "log", "address": "ann", "state": "active"}));
@@ -387,7 +387,7 @@ async fn a_conflict_resolver_program_decides() {
     platform.run(&["replica", "edit", &one, "visits", "v1", "what=pump"]);
     platform.run(&["replica", "edit", &two, "visits", "v1", "what=tree"]);
     platform.run(&["replica", "sync", &one]);
-    assert!(platform.run(&["replica", "sync", &two]).contains("1 conflicts"));
+    assert!(platform.run(&["replica", "sync", &two]).contains("1 conflict"));
     assert_eq!(rows(&platform).await[0]["row"]["what"], "tree+pump");
 }
 
@@ -495,7 +495,7 @@ async fn b3_a_replica_continues_after_the_server_was_restored() {
     platform.run(&["backup", backup]);
     for edit in [["v1", "count=2"], ["v1", "count=3"], ["v2", "owner=ann"]] {
         platform.run(&["replica", "edit", file, "visits", edit[0], edit[1]]);
-        assert!(platform.run(&["replica", "sync", file]).contains("sent 1 edits"));
+        assert!(platform.run(&["replica", "sync", file]).contains("sent 1 edit"));
     }
     platform.terminate();
     platform.run(&["restore", backup, "--replace"]);

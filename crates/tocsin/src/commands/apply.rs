@@ -55,7 +55,8 @@ impl Args {
                 self.file.display()
             )));
         };
-        let changes = self.put(client, &name, &text, true).await?.map_err(|response| self.failure(response))?;
+        let put = self.put(client, &name, &text, true, self.expect_version).await?;
+        let changes = put.map_err(|response| self.failure(response))?;
         show_differences(terminal, &name, &text, &changes)?;
         let refused = self.drops_not_allowed(&changes);
         let nothing_to_do = changes["differences"].as_array().is_some_and(Vec::is_empty)
@@ -82,7 +83,13 @@ impl Args {
             }
             self.allow_drop.extend(refused);
         }
-        let done = self.put(client, &name, &text, false).await?.map_err(|response| self.failure(response))?;
+        // Optimistic concurrency: the changes shown are those of this version.
+        let shown = changes["version"].as_u64().and_then(|version| u32::try_from(version).ok());
+        let put = self.put(client, &name, &text, false, shown.or(self.expect_version)).await?;
+        let done = put.map_err(|response| match (response.status, self.expect_version) {
+            (StatusCode::PRECONDITION_FAILED, None) => changed_since_shown(&name),
+            _ => self.failure(response),
+        })?;
         let version = done["version"].as_u64().unwrap_or_default();
         terminal.line(terminal.paint(Colour::Green, format_args!("{name} runs as version {version}")))?;
         Ok(())
@@ -105,6 +112,7 @@ impl Args {
         name: &str,
         text: &str,
         dry_run: bool,
+        expected: Option<u32>,
     ) -> Outcome<Result<Value, ErrorResponse>> {
         let drops = self.allow_drop.join(",");
         let mut query = Vec::new();
@@ -117,7 +125,7 @@ impl Args {
         let path = with_query(&format!("/v1/applications/{}", segment(name)), &query);
         let mut request =
             client.request(Method::PUT, &path).header("content-type", "application/yaml").body(text.to_owned());
-        match self.expect_version {
+        match expected {
             Some(0) => request = request.header("if-none-match", "*"),
             Some(version) => request = request.header("if-match", format!("\"{version}\"")),
             None => {}
@@ -140,6 +148,14 @@ impl Args {
         }
         failure
     }
+}
+
+/// Failure of an apply whose changes are no longer those that were shown.
+pub(super) fn changed_since_shown(name: &str) -> Failure {
+    Failure::failed(format!(
+        "nothing was changed: another version of {name} was applied after these changes were shown; run the command \
+         again to see the changes from it"
+    ))
 }
 
 /// Confirms changes that were shown: by `--yes`, else by a question on the terminal.
@@ -268,7 +284,7 @@ mod tests {
             PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine
             application: quakes # the name
             events: {}
-            PUT /v1/applications/quakes [application/yaml] # mine
+            PUT /v1/applications/quakes [application/yaml] ["1"] # mine
             application: quakes # the name
             events: {}"#]],
         )
@@ -344,7 +360,7 @@ mod tests {
                 PUT /v1/applications/quakes?dry_run=true&allow_drop=subscriptions.nearby [application/yaml] # mine
                 application: quakes # the name
                 events: {}
-                PUT /v1/applications/quakes?allow_drop=subscriptions.nearby [application/yaml] # mine
+                PUT /v1/applications/quakes?allow_drop=subscriptions.nearby [application/yaml] ["2"] # mine
                 application: quakes # the name
                 events: {}"#]],
         )
@@ -355,17 +371,47 @@ mod tests {
     async fn a_new_application_is_shown_and_one_that_is_not_running_is_applied_again() {
         let new = json!({"name": "quakes", "version": 0, "differences": [], "warnings": [], "running": false});
         let done = json!({"name": "quakes", "version": 1, "differences": [], "running": true});
-        let puts = |lines: &str| {
+        let puts = |lines: &str, condition: &str| {
             format!(
                 "{lines}ok\nPUT /v1/applications/quakes?dry_run=true [application/yaml] # mine\napplication: quakes # the name\n\
-                 events: {{}}\nPUT /v1/applications/quakes [application/yaml] # mine\napplication: quakes # the name\nevents: {{}}"
+                 events: {{}}\nPUT /v1/applications/quakes [application/yaml] [{condition}] # mine\napplication: quakes # the name\n\
+                 events: {{}}"
             )
         };
-        let expected = puts("+ quakes is new\n+ events\nquakes runs as version 1\n");
+        let expected = puts("+ quakes is new\n+ events\nquakes runs as version 1\n", "*");
         assert_eq!(output(&["--yes"], vec![(200, new), (201, done.clone())]).await, expected);
         let asleep = json!({"name": "quakes", "version": 1, "differences": [], "running": false});
-        let expected = puts("quakes: nothing to change, but version 1 does not run yet\nquakes runs as version 1\n");
+        let expected =
+            puts("quakes: nothing to change, but version 1 does not run yet\nquakes runs as version 1\n", "\"1\"");
         assert_eq!(output(&["-y"], vec![(200, asleep), (200, done)]).await, expected);
+    }
+
+    /// The second of two concurrent operators applied changes that the command had not shown.
+    #[tokio::test]
+    async fn changes_are_applied_to_the_version_that_was_shown() {
+        let changes = json!({"name": "quakes", "version": 3, "differences": [
+            {"kind": "changed", "path": "rules.near.when", "text": "", "drops": false}]});
+        let changed = json!({"title": "it has changed", "detail": "the application `quakes` has changed meanwhile"});
+        check(
+            &["--yes"],
+            vec![(200, changes.clone()), (412, changed.clone())],
+            expect![[r#"
+                ~ rules.near.when
+                failed: nothing was changed: another version of quakes was applied after these changes were shown; run the command again to see the changes from it
+                PUT /v1/applications/quakes?dry_run=true [application/yaml] # mine
+                application: quakes # the name
+                events: {}
+                PUT /v1/applications/quakes [application/yaml] ["3"] # mine
+                application: quakes # the name
+                events: {}"#]],
+        )
+        .await;
+        let output = output(&["--yes", "--expect-version", "3"], vec![(200, changes), (412, changed)]).await;
+        assert!(
+            output.contains("  it has changed: the application `quakes` has changed meanwhile (HTTP 412)"),
+            "{output}"
+        );
+        assert_eq!(output.matches("[application/yaml] [\"3\"]").count(), 2, "{output}");
     }
 
     #[test]

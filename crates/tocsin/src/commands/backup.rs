@@ -9,7 +9,7 @@ use std::{
 use serde_json::json;
 use tocsin_store::{
     error::StoreError,
-    records::{ApplicationStore, Installation},
+    records::{ApplicationStore, Installation, RecordCounts},
     sqlite::backup::{self, FILES, Manifest},
 };
 
@@ -19,7 +19,7 @@ use crate::{
     configuration::{self, Configuration, ConfigurationArgs},
     failure::{Failure, Outcome},
     platform,
-    terminal::{Terminal, printable, size, thousands},
+    terminal::{Terminal, counted, printable, size},
 };
 
 /// Arguments of `tocsin backup`.
@@ -201,9 +201,17 @@ async fn drill(terminal: &Terminal, from: Option<PathBuf>, configuration: Config
     }
     show(terminal, "the drill succeeded: restored, examined, opened and removed", &manifest)?;
     doctor::show(terminal, &findings)?;
-    let (subscribers, subscriptions) = (thousands(counts.subscribers), thousands(counts.subscriptions));
-    let found = format!("{applications} applications, {subscribers} subscribers, {subscriptions} subscriptions");
-    Ok(terminal.line(found)?)
+    Ok(terminal.line(restored_records(applications as u64, counts))?)
+}
+
+/// The restored records, as text.
+fn restored_records(applications: u64, counts: RecordCounts) -> String {
+    [
+        counted(applications, "application", "applications"),
+        counted(counts.subscribers, "subscriber", "subscribers"),
+        counted(counts.subscriptions, "subscription", "subscriptions"),
+    ]
+    .join(", ")
 }
 
 /// Moves existing databases into a subfolder.
@@ -218,13 +226,25 @@ fn move_databases(folder: &Path) -> Outcome {
     if there.is_empty() {
         return Ok(());
     }
-    let away = folder.join(format!("replaced-{}", platform::now().0 / 1_000_000));
-    DirBuilder::new().mode(0o700).create(&away).map_err(|error| Failure::file("make", &away, &error))?;
+    let away = new_folder(folder, &format!("replaced-{}", platform::now().0 / 1_000_000))?;
     for name in there {
         let from = folder.join(&name);
         std::fs::rename(&from, away.join(&name)).map_err(|error| Failure::file("move", &from, &error))?;
     }
     Ok(())
+}
+
+/// Creates a subfolder; if there is one of this name, with the next free number as suffix.
+fn new_folder(folder: &Path, name: &str) -> Outcome<PathBuf> {
+    let suffixed = (2_u32..).map(|number| format!("{name}-{number}"));
+    for name in std::iter::once(name.to_owned()).chain(suffixed) {
+        let path = folder.join(name);
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| path.clone()).map_err(|error| Failure::file("make", &path, &error)),
+        }
+    }
+    unreachable!("there is a free number")
 }
 
 fn failed(what: &str, error: &StoreError) -> Failure {
@@ -250,6 +270,22 @@ fn show(terminal: &Terminal, done: &str, manifest: &Manifest) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn b5_databases_that_are_moved_twice_in_a_second_are_in_two_folders() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let names = ["replaced-7", "replaced-7-2", "replaced-7-3"];
+        for name in names {
+            assert_eq!(new_folder(folder.path(), "replaced-7").expect("made"), folder.path().join(name));
+        }
+        assert!(new_folder(&folder.path().join("absent"), "replaced-7").is_err());
+    }
+
+    #[test]
+    fn restored_records_have_the_singular_for_one_thing() {
+        let counts = RecordCounts { subscribers: 1, devices: 2, subscriptions: 1_000 };
+        assert_eq!(restored_records(1, counts), "1 application, 1 subscriber, 1,000 subscriptions");
+    }
 
     /// Creates a data folder as the server does.
     async fn data(folder: &Path) {

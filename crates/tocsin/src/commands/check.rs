@@ -131,6 +131,35 @@ sources:
         check(&configuration, &[rows]);
     }
 
+    /// A check passed, and the apply of the same definition was refused.
+    #[test]
+    fn files_and_programs_of_channels_that_the_configuration_does_not_permit_are_warnings() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [file, authority] = ["app.yaml", "ca.pem"].map(|name| folder.path().join(name));
+        std::fs::write(&authority, "").expect("written");
+        let definition = format!(
+            "application: drops
+events: {{ drop: {{ fields: {{ token: string }} }} }}
+channels:
+  out: {{ protocol: http, options: {{ url: 'https://a.example', ca_file: {} }} }}
+  log: {{ protocol: file, options: {{ path: /elsewhere/log }} }}
+  run: {{ protocol: process, options: {{ command: [/bin/true] }} }}
+",
+            authority.display()
+        );
+        std::fs::write(&file, definition).expect("written");
+        let paths = |configuration: &Configuration| {
+            let found = platform::examine(&file, &|_| None, configuration).expect("it can be read");
+            assert!(found.problems.is_empty(), "{:?}", found.problems);
+            found.warnings.into_iter().map(|warning| warning.path).collect::<Vec<_>>()
+        };
+        let mut configuration = Configuration::default();
+        let closed = ["channels.out.options.ca_file", "channels.log.options.path", "channels.run.options.command"];
+        assert_eq!(paths(&configuration), closed);
+        configuration.delivery.allow_files = vec![folder.path().to_owned()];
+        assert_eq!(paths(&configuration), closed[1..]);
+    }
+
     #[test]
     fn the_definition_of_an_exchange_is_refused_with_the_command_for_it() {
         let check = |text: &str| refuse_exchange(Path::new("shop.yaml"), text, "check");

@@ -18,7 +18,7 @@ use crate::{
     configuration::{self, ConfigurationArgs},
     failure::{Failure, Outcome, open_file},
     platform,
-    terminal::{Terminal, printable, thousands},
+    terminal::{Terminal, counted, printable},
 };
 
 /// Arguments of `tocsin directory`.
@@ -85,7 +85,7 @@ async fn export(terminal: &Terminal, client: &Client, file: Option<&Path>) -> Ou
         text.windows(ENTRY.len()).filter(|window| *window == ENTRY).count() as u64
     };
     let request = client.request(Method::GET, "/v1/directory/export");
-    stream(terminal, client, request, file, "entries", entries).await
+    stream(terminal, client, request, file, ("entry", "entries"), entries).await
 }
 
 /// Start of an entry in LDIF, after the empty line before it.
@@ -109,12 +109,20 @@ async fn import(terminal: &Terminal, directory: &Directory, file: PathBuf) -> Ou
         terminal.line(format_args!("line {line}: {}: {}", printable(dn), printable(why)))?;
     }
     let rate = done as f64 / started.elapsed().as_secs_f64().max(0.001);
-    let (done, present) = (thousands(done), thousands(present));
-    terminal.line(format_args!("{done} records imported, {rate:.0} per second; {present} entries existed already"))?;
+    terminal.line(import_result(done, rate, present))?;
     match refused.len() as u64 + unreported {
         0 => Ok(()),
-        count => Err(Failure::failed(format!("{} records were refused", thousands(count)))),
+        count => {
+            let refused = counted(count, "record was", "records were");
+            Err(Failure::failed(format!("{refused} refused")))
+        }
     }
+}
+
+/// One line about an import: records imported, their rate, and entries that existed.
+fn import_result(done: u64, rate: f64, present: u64) -> String {
+    let (done, present) = (counted(done, "record", "records"), counted(present, "entry", "entries"));
+    format!("{done} imported, {rate:.0} per second; {present} existed already")
 }
 
 async fn export_offline(terminal: &Terminal, directory: &Directory, file: Option<PathBuf>) -> Outcome {
@@ -135,7 +143,10 @@ async fn export_offline(terminal: &Terminal, directory: &Directory, file: Option
     };
     let count = written.map_err(|error| Failure::failed("cannot export the directory").because(&error))?;
     match file {
-        Some(file) => Ok(terminal.line(format_args!("{} entries in {}", thousands(count), file.display()))?),
+        Some(file) => {
+            let entries = counted(count, "entry", "entries");
+            Ok(terminal.line(format_args!("{entries} in {}", file.display()))?)
+        }
         None => Ok(()),
     }
 }
@@ -146,6 +157,12 @@ mod tests {
 
     use super::*;
     use crate::commands::fake_server::FakeServer;
+
+    #[test]
+    fn the_result_of_an_import_has_the_singular_for_one_thing() {
+        assert_eq!(import_result(1, 2.0, 1), "1 record imported, 2 per second; 1 entry existed already");
+        assert_eq!(import_result(2_000, 2.0, 0), "2,000 records imported, 2 per second; 0 entries existed already");
+    }
 
     #[tokio::test]
     async fn an_export_is_read_from_the_server_and_its_entries_are_counted() {

@@ -237,6 +237,13 @@ async fn server(client: &Client, probe: bool) -> Vec<Finding> {
             "`tocsin suspended list` shows the reasons; `tocsin suspended resume` sends them again",
         )),
     }
+    if status["backlog"].get("suspended_messages").is_some_and(Value::is_null) {
+        findings.push(Finding::fail(
+            "spool",
+            "the messages of exchanges are unavailable".to_owned(),
+            "examine the disk; the log of the server has the error",
+        ));
+    }
     match waiting("suspended_messages") {
         0 => {}
         many => findings.push(Finding::warn(
@@ -320,6 +327,15 @@ mod tests {
             "the server does not know this key; check --server, and the key of --key, TOCSIN_KEY, --key-file or \
              --data; the key is not known (HTTP 401)"
         );
+    }
+
+    #[tokio::test]
+    async fn an_unavailable_spool_is_a_finding() {
+        let status = json!({"backlog": {"suspended_messages": null}, "applications": []});
+        let server = FakeServer::start(vec![(200, json!({})), (200, status)]).await;
+        let findings = super::server(&server.client(), false).await;
+        let found: Vec<&str> = findings.iter().map(|finding| finding.what.as_str()).collect();
+        assert_eq!(found.last(), Some(&"spool"), "{found:?}");
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use reqwest::{Method, header};
+use reqwest::{Method, StatusCode, header};
 use serde_json::{Value, json};
 use tocsin_model::definition::{named, named_exchange};
 
@@ -158,7 +158,7 @@ impl Args {
         match self.what {
             Action::Check { file } => {
                 let definition = platform::read_definition_text(&file)?;
-                let (name, checked) = put(client, &file, &definition, DRY_RUN).await?;
+                let (name, checked) = put(client, &file, &definition, Put::DryRun).await?;
                 show_warnings(terminal, &checked)?;
                 let fine = format_args!("{}: {} is fine", file.display(), printable(&name)).to_string();
                 Ok(terminal.line(terminal.paint(Colour::Green, fine))?)
@@ -166,7 +166,7 @@ impl Args {
             Action::Apply { file, dry_run, yes } => {
                 // Read once: the definition that is applied is the one whose changes were confirmed.
                 let definition = platform::read_definition_text(&file)?;
-                let (name, changes) = put(client, &file, &definition, DRY_RUN).await?;
+                let (name, changes) = put(client, &file, &definition, Put::DryRun).await?;
                 show_changes(terminal, &name, &changes)?;
                 let has_changes = changes["created"] == true || changes["differences"] != json!([]);
                 if dry_run {
@@ -175,8 +175,10 @@ impl Args {
                 if has_changes {
                     confirm(terminal, yes, "apply this?")?;
                 }
-                // Also without a change: the stored version may not run yet.
-                let (name, applied) = put(client, &file, &definition, "").await?;
+                // Also without a change: the stored version may not run yet. Optimistic concurrency: the changes shown
+                // are those of this version.
+                let shown = changes["version"].as_u64().unwrap_or_default();
+                let (name, applied) = put(client, &file, &definition, Put::Apply { shown }).await?;
                 let runs = format!("{} runs as version {}", printable(&name), applied["version"]);
                 Ok(terminal.line(terminal.paint(Colour::Green, runs))?)
             }
@@ -312,7 +314,14 @@ fn show_tracking(terminal: &Terminal, found: &Value) -> Outcome {
 }
 
 /// Query of a request that only shows the changes.
-const DRY_RUN: &str = "?dry_run=true";
+#[derive(Debug, Clone, Copy)]
+enum Put {
+    DryRun,
+    /// The stored version whose changes were shown; 0 for none.
+    Apply {
+        shown: u64,
+    },
+}
 
 fn show_changes(terminal: &Terminal, name: &str, changes: &Value) -> Outcome {
     let name = printable(name);
@@ -337,7 +346,7 @@ fn show_warnings(terminal: &Terminal, checked: &Value) -> Outcome {
 }
 
 /// Sends a definition to be applied. Returns its name and the answer.
-async fn put(client: &Client, file: &std::path::Path, definition: &str, query: &str) -> Outcome<(String, Value)> {
+async fn put(client: &Client, file: &std::path::Path, definition: &str, way: Put) -> Outcome<(String, Value)> {
     let Some(name) = exchange_name(definition) else {
         if named(definition).is_some() {
             return Err(Failure::failed(format!(
@@ -350,11 +359,19 @@ async fn put(client: &Client, file: &std::path::Path, definition: &str, query: &
             file.display()
         )));
     };
-    let request = client.request(Method::PUT, &format!("/v1/exchanges/{}{query}", segment(&name)));
+    let path = format!("/v1/exchanges/{}", segment(&name));
+    let request = match way {
+        Put::DryRun => client.request(Method::PUT, &format!("{path}?dry_run=true")),
+        Put::Apply { shown: 0 } => client.request(Method::PUT, &path).header(header::IF_NONE_MATCH, "*"),
+        Put::Apply { shown } => client.request(Method::PUT, &path).header(header::IF_MATCH, format!("\"{shown}\"")),
+    };
     let request = request.header(header::CONTENT_TYPE, "application/yaml").body(definition.to_owned());
     let answer = client.exchange(request).await?;
     if !answer.status().is_success() {
         let response = problem(answer).await;
+        if response.status == StatusCode::PRECONDITION_FAILED {
+            return Err(super::apply::changed_since_shown(&printable(&name)));
+        }
         let mut failure = response.failure();
         let problems = response.body["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
         let read = problems.iter().filter_map(|problem| serde_json::from_value(problem.clone()).ok());
@@ -407,9 +424,9 @@ mod tests {
     async fn the_definition_of_an_application_is_refused_with_the_commands_for_it() {
         let client = Client::new("http://127.0.0.1:9", None).expect("a client");
         let file = std::path::Path::new("doors.yaml");
-        let refused = put(&client, file, "application: doors\n", DRY_RUN).await.expect_err("an application");
+        let refused = put(&client, file, "application: doors\n", Put::DryRun).await.expect_err("an application");
         assert_eq!(refused.to_string(), "doors.yaml is an application; use `tocsin check` or `tocsin apply`");
-        let unnamed = put(&client, file, "send: {}\n", DRY_RUN).await.expect_err("no name").to_string();
+        let unnamed = put(&client, file, "send: {}\n", Put::DryRun).await.expect_err("no name").to_string();
         assert!(unnamed.starts_with("the exchange name is missing"), "{unnamed}");
     }
 
@@ -420,8 +437,8 @@ mod tests {
         let closed =
             json!([{"path": "receive.in.locations.drop.options.folder", "message": "/in is not open to sources"}]);
         let differences = [part("changed", "send.erp.options.url")];
-        let changed = json!({"version": 0, "created": false, "differences": differences, "warnings": closed});
-        let same = json!({"version": 0, "created": false, "differences": []});
+        let changed = json!({"version": 1, "created": false, "differences": differences, "warnings": closed});
+        let same = json!({"version": 1, "created": false, "differences": []});
         check(
             &[],
             vec![(200, new.clone())],
@@ -443,13 +460,13 @@ mod tests {
         .await;
         check(
             &["--yes"],
-            vec![(200, new), (200, json!({"version": 1}))],
+            vec![(200, new.clone()), (200, json!({"version": 1}))],
             expect![[r#"
                 + shop is new
                 + send.erp
                 shop runs as version 1
                 PUT /v1/exchanges/shop?dry_run=true [application/yaml] exchange: shop
-                PUT /v1/exchanges/shop [application/yaml] exchange: shop"#]],
+                PUT /v1/exchanges/shop [application/yaml] [*] exchange: shop"#]],
         )
         .await;
         check(
@@ -459,7 +476,18 @@ mod tests {
                 shop: nothing to change
                 shop runs as version 2
                 PUT /v1/exchanges/shop?dry_run=true [application/yaml] exchange: shop
-                PUT /v1/exchanges/shop [application/yaml] exchange: shop"#]],
+                PUT /v1/exchanges/shop [application/yaml] ["1"] exchange: shop"#]],
+        )
+        .await;
+        check(
+            &["--yes"],
+            vec![(200, new), (412, json!({"title": "it has changed"}))],
+            expect![[r#"
+                + shop is new
+                + send.erp
+                failed: nothing was changed: another version of shop was applied after these changes were shown; run the command again to see the changes from it
+                PUT /v1/exchanges/shop?dry_run=true [application/yaml] exchange: shop
+                PUT /v1/exchanges/shop [application/yaml] [*] exchange: shop"#]],
         )
         .await;
     }

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use tocsin_model::plural::plural;
+
 use crate::{
     failure::Outcome,
     mailbox::{Mailbox, MailboxOptions},
@@ -38,7 +40,8 @@ impl Args {
             mailbox.page_address()
         ))?;
         stop.next().await;
-        terminal.line(format_args!("{} mails received", thousands(mailbox.counts().mails)))?;
+        let count = mailbox.counts().mails;
+        terminal.line(format_args!("{} {} received", thousands(count), plural(count, "mail", "mails")))?;
         Ok(())
     }
 }

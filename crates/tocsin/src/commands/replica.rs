@@ -129,8 +129,8 @@ async fn sync(terminal: &Terminal, file: &Path, json: bool) -> Outcome {
     let bar = terminal.progress(None, "{spinner} {msg}");
     let mut show = |progress: Progress| match progress {
         Progress::Began => bar.set_message("session started"),
-        Progress::Sent(edits) => bar.set_message(format!("{edits} edits sent")),
-        Progress::Received(rows) => bar.set_message(format!("{rows} rows received")),
+        Progress::Sent(edits) => bar.set_message(format!("{} sent", counted(edits, "edit", "edits"))),
+        Progress::Received(rows) => bar.set_message(format!("{} received", counted(rows, "row", "rows"))),
     };
     let done = replica.sync(&link, &mut show).await;
     bar.finish_and_clear();
@@ -270,10 +270,14 @@ fn open(file: &Path) -> Outcome<(Replica, HttpLink)> {
 fn describe(summary: &Summary) -> String {
     let Summary { sent, conflicts, refused, rows, removed, sent_again, .. } = summary;
     let mut text = format!(
-        "sent {sent} edits ({conflicts} conflicts, {refused} refused); received {rows} rows, removed {removed}"
+        "sent {} ({}, {refused} refused); received {}, removed {removed}",
+        counted(*sent, "edit", "edits"),
+        counted(*conflicts, "conflict", "conflicts"),
+        counted(*rows, "row", "rows"),
     );
     if *sent_again > 0 {
-        text.push_str(&format!("; the server was restored from a backup; {sent_again} edits were sent again"));
+        let edits = counted(*sent_again, "edit was", "edits were");
+        text.push_str(&format!("; the server was restored from a backup; {edits} sent again"));
     }
     text
 }
@@ -288,4 +292,19 @@ fn as_json(summary: &Summary) -> Value {
 
 fn failure(error: &ReplicaError) -> Failure {
     Failure::failed(printable(&error.to_string()).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_has_the_singular_for_one_thing() {
+        let one = Summary { sent: 1, conflicts: 1, rows: 1, sent_again: 1, ..Summary::default() };
+        let text = "sent 1 edit (1 conflict, 0 refused); received 1 row, removed 0; \
+                    the server was restored from a backup; 1 edit was sent again";
+        assert_eq!(describe(&one), text);
+        let more = Summary { sent: 2, rows: 1_000, ..Summary::default() };
+        assert_eq!(describe(&more), "sent 2 edits (0 conflicts, 0 refused); received 1,000 rows, removed 0");
+    }
 }

@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 use serde_json::Value;
+use tocsin_face_http::SchedulePreviewBody;
 use tocsin_model::{application::Limits, problem::Problem, schedule::Schedule, time::Timestamp};
 use tocsin_service::schedules::{RUNS_MAX, preview};
 
@@ -79,6 +80,7 @@ impl Args {
                 })?;
                 let from = from.unwrap_or_else(|| std::time::SystemTime::now().into());
                 let preview = preview(&schedule, from, count.clamp(1, RUNS_MAX), Limits::default().schedule_interval);
+                let preview = SchedulePreviewBody::from(preview);
                 if json {
                     return Ok(terminal.json(&preview)?);
                 }

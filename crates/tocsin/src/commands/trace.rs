@@ -11,6 +11,9 @@ use crate::{
     terminal::{Colour, Terminal, duration, printable},
 };
 
+/// Smallest width of the column with the kind of a step.
+const WHAT_WIDTH: usize = 11;
+
 /// Arguments of `tocsin trace`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -62,6 +65,8 @@ pub fn show(terminal: &Terminal, trace: &Value) -> io::Result<()> {
     if let Some(start) = start {
         terminal.line(terminal.paint(Colour::Dim, format_args!("from {start}")))?;
     }
+    let longest = steps.iter().map(|step| text(&step["what"]).chars().count()).max().unwrap_or_default();
+    let width = longest.max(WHAT_WIDTH);
     for step in steps {
         let since = match (start, time(step)) {
             (Some(start), Some(at)) => format!("+{}", duration(at.since(start))),
@@ -79,7 +84,7 @@ pub fn show(terminal: &Terminal, trace: &Value) -> io::Result<()> {
             .filter(|part| !part.is_empty())
             .collect::<Vec<_>>()
             .join("  ");
-        let line = format!("{since:>12}  {} {:<11} {rest}", terminal.paint(colour, mark), what);
+        let line = format!("{since:>12}  {} {:<width$} {rest}", terminal.paint(colour, mark), what);
         terminal.line(line.trim_end())?;
     }
     if steps.is_empty() {
@@ -92,7 +97,9 @@ pub fn show(terminal: &Terminal, trace: &Value) -> io::Result<()> {
                 Some(format!("{} {:.1} ms", name.trim_end_matches("_ms").replace('_', " "), value.as_f64()?))
             })
             .collect();
-        terminal.line(terminal.paint(Colour::Dim, parts.join(", ")))?;
+        if !parts.is_empty() {
+            terminal.line(terminal.paint(Colour::Dim, parts.join(", ")))?;
+        }
     }
     if trace["truncated"] == true || trace["more"].as_u64().is_some_and(|more| more > 0) {
         terminal.line(terminal.paint(Colour::Dim, "truncated; trace one of the ids above for more"))?;
@@ -127,5 +134,20 @@ mod tests {
             generation 4.2 ms
         "#]]
         .assert_eq(&captured.text());
+    }
+
+    #[test]
+    fn the_texts_of_all_steps_are_in_one_column() {
+        let (terminal, captured) = Terminal::captured();
+        let trace = json!({"id": "eb-1", "kind": "event batch", "timeline": [
+            {"at": "2026-11-21T09:30:00Z", "what": "first sent", "id": "nb-1", "text": "attempt 1"},
+            {"at": "2026-11-21T09:30:01Z", "what": "last answered", "id": "nb-1", "text": "1 delivered of 1"}],
+            "latencies": {"generation_ms": null}});
+        show(&terminal, &trace).expect("writing to memory succeeds");
+        let text = captured.text();
+        let columns: Vec<_> = text.lines().filter_map(|line| line.find("nb-1")).collect();
+        assert_eq!(columns.len(), 2, "{text}");
+        assert_eq!(columns[0], columns[1], "{text}");
+        assert!(text.ends_with("1 delivered of 1\n"), "unknown latencies are no line: {text}");
     }
 }

@@ -4,13 +4,13 @@ use std::{fmt::Write, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{Path, State},
+    extract::{Path, RawQuery, State},
     http::{StatusCode, header},
     response::{Html, IntoResponse, Response},
     routing::get,
 };
 use serde_json::{Value, json};
-use tocsin_model::markup::escape;
+use tocsin_model::{markup::escape, plural::plural};
 
 use super::{Mail, MailboxState, ParsedMail};
 use crate::terminal::thousands;
@@ -36,12 +36,14 @@ pub(super) fn router(shared: Arc<MailboxState>) -> Router {
         .route("/mails/{number}", get(show))
         .route("/mails/{number}/html", get(html))
         .route("/mails/{number}/raw", get(raw))
+        // Browsers ask for it.
+        .route("/favicon.ico", get(StatusCode::NO_CONTENT))
         .route("/api/mails", get(api_list))
         .route("/api/mails/{number}", get(api_show))
         .with_state(shared)
 }
 
-async fn list(State(shared): State<Arc<MailboxState>>) -> Response {
+async fn list(State(shared): State<Arc<MailboxState>>, RawQuery(query): RawQuery) -> Response {
     let (counts, mails) = snapshot(&shared);
     let mut rows = String::new();
     for mail in &mails {
@@ -60,13 +62,21 @@ async fn list(State(shared): State<Arc<MailboxState>>) -> Response {
     if mails.is_empty() {
         rows.push_str("<tr><td colspan=4 class=dim>No mail yet.</td></tr>");
     }
-    let head =
-        format!("{} mails received, the newest {} are kept", thousands(counts.mails), thousands(mails.len() as u64));
+    let head = format!(
+        "{} {} received, the newest {} are kept",
+        thousands(counts.mails),
+        plural(counts.mails, "mail", "mails"),
+        thousands(mails.len() as u64)
+    );
+    let (refresh, other) = match query.as_deref() {
+        Some("refresh=off") => ("", "<a href=\"/\">refresh automatically</a>"),
+        _ => ("<meta http-equiv=refresh content=5>", "<a href=\"/?refresh=off\">pause automatic refresh</a>"),
+    };
     page(
         "Mailbox",
-        "<meta http-equiv=refresh content=5>",
+        refresh,
         &format!(
-            "<h1>Mailbox</h1><p class=dim>{head}</p><table class=list><tr><th>#<th>to<th>subject<th>received</tr>{rows}</table>"
+            "<h1>Mailbox</h1><p class=dim>{head} · {other}</p><table class=list><tr><th>#<th>to<th>subject<th>received</tr>{rows}</table>"
         ),
     )
 }
@@ -157,7 +167,7 @@ fn not_found(number: u64) -> Response {
 
 fn page(title: &str, head: &str, body: &str) -> Response {
     let html = format!(
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width, initial-scale=1\">{head}<title>{title}</title><style>{STYLE}</style>{body}</html>"
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width, initial-scale=1\">{head}<title>{title}</title><style>{STYLE}</style><main>{body}</main></html>"
     );
     let headers = [
         (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),

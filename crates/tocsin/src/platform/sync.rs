@@ -9,9 +9,9 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::{Map, Value as Json};
-use tocsin_delivery::{
-    process::change::{Changed, Changer},
-    programs::Programs,
+use tocsin_connect::programs::{
+    Programs,
+    change::{Changed, Changer},
 };
 use tocsin_model::{
     application::row_source,

@@ -8,7 +8,7 @@ use tocsin_bench::{
     Context, Report, Settings,
     figure::rounded,
     population_load::{PopulationLoad, PopulationResult, play},
-    results::Run,
+    run::Run,
 };
 
 use crate::{

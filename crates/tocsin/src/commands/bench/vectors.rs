@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use tocsin_bench::{Context, Settings, results::Run, vectors};
+use tocsin_bench::{Context, Settings, run::Run, vectors};
 
 use crate::{
     failure::{Failure, Outcome},

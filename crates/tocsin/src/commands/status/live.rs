@@ -198,15 +198,19 @@ impl View {
         );
 
         let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(middle);
-        let pair = |name: &str, value: u64| {
-            Row::new([Cell::new(name.to_owned()), Cell::new(Line::from(thousands(value)).right_aligned())])
+        let text = |name: &str, value: String| {
+            Row::new([Cell::new(name.to_owned()), Cell::new(Line::from(value).right_aligned())])
         };
+        let pair = |name: &str, value: u64| text(name, thousands(value));
         let backlog = &report.backlog;
         let rows = vec![
             pair("events to match", backlog.events),
             pair("notifications to send", backlog.notifications),
             pair("suspended", backlog.suspended),
-            pair("suspended messages", backlog.suspended_messages),
+            text(
+                "suspended messages",
+                backlog.suspended_messages.0.map_or_else(|| "unavailable".to_owned(), thousands),
+            ),
             pair("failed event batches", backlog.failed_batches),
             pair("events so far", report.totals.events),
             pair("delivered so far", report.attempts("delivered")),

@@ -190,7 +190,18 @@ pub struct Backlog {
     /// Suspended notifications.
     pub suspended: u64,
     /// Suspended exchange messages.
-    pub suspended_messages: u64,
+    pub suspended_messages: MessageCount,
+}
+
+/// Number of messages; `None`: the spool is unavailable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct MessageCount(pub Option<u64>);
+
+impl Default for MessageCount {
+    fn default() -> Self {
+        MessageCount(Some(0))
+    }
 }
 
 /// Totals.
@@ -287,11 +298,15 @@ impl Report {
             let count = counted(backlog.suspended, "notification waits", "notifications wait");
             lines.push(format!("suspended {count} for an operator; `tocsin suspended list` lists the reasons"));
         }
-        if backlog.suspended_messages > 0 {
-            let count = counted(backlog.suspended_messages, "exchange message waits", "exchange messages wait");
-            lines.push(format!(
-                "suspended {count} for an operator; `tocsin messages list --state suspended` lists the reasons"
-            ));
+        match backlog.suspended_messages.0 {
+            Some(0) => {}
+            Some(count) => {
+                let count = counted(count, "exchange message waits", "exchange messages wait");
+                lines.push(format!(
+                    "suspended {count} for an operator; `tocsin messages list --state suspended` lists the reasons"
+                ));
+            }
+            None => lines.push("suspended exchange messages: not counted, the spool is unavailable".to_owned()),
         }
         for (step, latency) in &self.latencies {
             lines.push(latency_line(step, latency));
@@ -424,6 +439,14 @@ mod tests {
             suspended 2 notifications wait for an operator; `tocsin suspended list` lists the reasons
             suspended 2 exchange messages wait for an operator; `tocsin messages list --state suspended` lists the reasons"#]]
         .assert_eq(&lines(2));
+    }
+
+    #[test]
+    fn messages_that_are_not_counted_are_no_zero() {
+        let lines = |backlog: serde_json::Value| Report::read(json!({ "backlog": backlog })).expect("a status").lines();
+        let shown = lines(json!({ "suspended_messages": null })).join("\n");
+        assert!(shown.contains("suspended exchange messages: not counted, the spool is unavailable"), "{shown}");
+        assert!(!lines(json!({})).join("\n").contains("exchange messages"));
     }
 
     #[test]
