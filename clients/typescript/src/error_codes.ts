@@ -43,6 +43,8 @@ export const DOCUMENT_CODES = [
   "capacity_exceeded",
   "port_throttled",
   "sync_pool_full",
+  "sync_watchers_full",
+  "sync_session_busy",
   "too_many_connections",
   "unavailable",
 ] as const;
