@@ -29,15 +29,15 @@ use crate::{
 };
 
 /// An item whose dispatch has begun, with permits for three of its notifications.
-struct Begun {
+struct BegunItem {
     platform: Platform,
     in_flight: Arc<InFlight>,
     tracker: Arc<DeliveryTracker>,
     limit: Arc<Semaphore>,
 }
 
-impl Begun {
-    async fn new(application: &str) -> Begun {
+impl BegunItem {
+    async fn new(application: &str) -> BegunItem {
         let platform = Platform::start(application).await;
         let flow = platform.pipeline.flow.clone();
         let active = platform.pipeline.running.lock()[&platform.name].active.clone();
@@ -60,7 +60,7 @@ impl Begun {
         let subscriptions = vec![SubscriptionId(1)];
         let details = ItemDetails { subscriptions, ..ItemDetails::unknown(flow.classes.other()) };
         tracker.begin_dispatch(details, Some(permit));
-        Begun { platform, in_flight, tracker, limit }
+        BegunItem { platform, in_flight, tracker, limit }
     }
 
     fn expire(&self, ordinal: u32) {
@@ -81,7 +81,7 @@ impl Begun {
 /// The recorder frees the permits of a queued item, far from a whole chunk and before the delay of the commit.
 #[tokio::test(start_paused = true)]
 async fn permits_of_decisions_are_released_before_the_commit() {
-    let begun = Begun::new("permits").await;
+    let begun = BegunItem::new("permits").await;
     begun.expire(0);
     assert!(begun.wake_recorder());
     assert_eq!(begun.limit.available_permits(), 1);
@@ -96,7 +96,7 @@ async fn permits_of_decisions_are_released_before_the_commit() {
 
 #[tokio::test(start_paused = true)]
 async fn permits_of_drained_results_are_released() {
-    let begun = Begun::new("drains").await;
+    let begun = BegunItem::new("drains").await;
     begun.expire(0);
     assert!(begun.wake_recorder());
     // The recorder has released permits, and has not drained the item yet.
@@ -108,7 +108,7 @@ async fn permits_of_drained_results_are_released() {
 /// The worker panics during a commit, after one more result.
 #[tokio::test(start_paused = true)]
 async fn results_that_come_during_a_commit_are_recorded_after_a_release() {
-    let begun = Begun::new("commits").await;
+    let begun = BegunItem::new("commits").await;
     begun.expire(0);
     let first = begun.tracker.drain().expect("a result");
     begun.expire(1);
@@ -124,7 +124,7 @@ async fn results_that_come_during_a_commit_are_recorded_after_a_release() {
 /// Otherwise another worker claims the item, and sends again what a commit that is retried says was sent.
 #[tokio::test(start_paused = true)]
 async fn the_lease_of_a_released_item_is_extended_until_the_commit() {
-    let begun = Begun::new("leases").await;
+    let begun = BegunItem::new("leases").await;
     begun.expire(0);
     let drained = begun.tracker.drain().expect("a result");
     begun.tracker.release();
@@ -138,7 +138,7 @@ async fn the_lease_of_a_released_item_is_extended_until_the_commit() {
 /// After the end of the recorder no item is begun, and later results hold nothing.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_begun_without_a_recorder() {
-    let begun = Begun::new("closes").await;
+    let begun = BegunItem::new("closes").await;
     begun.in_flight.close();
     begun.expire(0);
     assert!(begun.in_flight.take_changed().is_empty());
@@ -150,8 +150,8 @@ async fn nothing_is_begun_without_a_recorder() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_to_a_lost_digest_disables_no_device() {
     for is_lost in [false, true] {
-        let begun = Begun::new("loses").await;
-        let Begun { platform, in_flight, tracker, .. } = &begun;
+        let begun = BegunItem::new("loses").await;
+        let BegunItem { platform, in_flight, tracker, .. } = &begun;
         let ticket = in_flight.join(vec![(tracker.clone(), 0)]);
         tracker.finish_dispatch(1, Vec::new(), Timestamp(0));
         if is_lost {
