@@ -54,7 +54,8 @@ async fn post_until_stopped(
     stop: Arc<AtomicUsize>,
 ) {
     let (url, key) = platform;
-    let http = reqwest::Client::new();
+    // No connection is kept: one to a killed server would fail after the last start, and the client would wait forever.
+    let http = reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client");
     let mut number = 0;
     while stop.load(Ordering::SeqCst) == 0 {
         let token = format!("{client}-{number}");
@@ -117,6 +118,7 @@ async fn run(kills: usize, environment: &[(&str, &str)]) -> (Arc<Acknowledged>, 
         starts.send_modify(|starts| *starts += 1);
     }
     stop.store(1, Ordering::SeqCst);
+    drop(starts);
     for client in clients {
         client.await.expect("the client task succeeds");
     }

@@ -80,7 +80,9 @@ async fn a_terminated_server_loses_and_repeats_nothing() {
                 (acknowledged.clone(), count.clone(), over.clone(), started.clone());
             let (url, key) = (platform.url.clone(), platform.key());
             tokio::spawn(async move {
-                let http = reqwest::Client::builder().timeout(support::wait_timeout()).build().expect("a client");
+                // No connection is kept: one to a stopped server would fail after the last start.
+                let http = reqwest::Client::builder().timeout(support::wait_timeout()).pool_max_idle_per_host(0);
+                let http = http.build().expect("a client");
                 let mut number = 0;
                 while !over.load(Ordering::SeqCst) {
                     started.mark_unchanged();

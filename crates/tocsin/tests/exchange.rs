@@ -271,7 +271,8 @@ async fn ask_until_stopped(
     stop: Arc<AtomicBool>,
 ) {
     let (url, key) = platform;
-    let http = reqwest::Client::new();
+    // No connection is kept: one to a killed server would fail after the last start, and the caller would wait forever.
+    let http = reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client");
     let mut number = 0;
     while !stop.load(Ordering::SeqCst) {
         let order = caller * 1_000_000 + number;
