@@ -10,6 +10,7 @@ pub mod options; // parses untyped options into typed ones and reports every pro
 pub mod secrets; // the secret options in a table of protocols or kinds
 pub mod reference; // generates the tables of reference pages from the schemas of options
 
+pub mod dns; // DNS resolver (MX, TXT, A, AAAA, PTR) and organizational domains
 pub mod networks; // network access policy: addresses that may be connected to
 pub mod files; // file policy: files that definitions may read
 pub mod programs; // program policy: programs that may be started; running them

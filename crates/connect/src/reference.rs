@@ -1,6 +1,6 @@
 //! Generates the tables of reference pages from the schemas of options.
 
-use std::fmt::Write;
+use std::{collections::VecDeque, fmt::Write};
 
 use serde_json::{Map, Value};
 
@@ -9,29 +9,47 @@ pub fn section(page: &mut String, name: &str, summary: &str, schema: &Value) {
     let _ = write!(page, "\n## {name}\n\n{}.\n\n", capital(summary));
     let empty = Map::new();
     let definitions = schema.get("$defs").and_then(Value::as_object).unwrap_or(&empty);
-    let mut inner = Vec::new();
-    table(page, schema, definitions, &mut inner);
-    // Nested objects, which contain no further objects.
-    for (name, schema) in inner {
-        let _ = write!(page, "\nEach of `{name}`:\n\n");
-        table(page, schema, definitions, &mut Vec::new());
+    let mut inner = VecDeque::new();
+    table(page, schema, "", definitions, &mut inner);
+    while let Some(Nested { path, is_one, schema }) = inner.pop_front() {
+        let each = if is_one { "" } else { "Each of " };
+        let _ = write!(page, "\n{each}`{path}`:\n\n");
+        table(page, schema, &path, definitions, &mut inner);
     }
+}
+
+/// An object in options, with a table of its own.
+struct Nested<'a> {
+    path: String,
+    /// Whether there is one; otherwise a list of them, or a mapping to them.
+    is_one: bool,
+    schema: &'a Value,
+}
+
+/// The object in an option, and whether there is one of it.
+fn nested<'a>(option: &'a Value, definitions: &'a Map<String, Value>) -> Option<(bool, &'a Value)> {
+    let many = option.get("items").or_else(|| option.get("additionalProperties").filter(|inner| inner.is_object()));
+    let (is_one, object) = match many {
+        Some(object) => (false, resolve(object, definitions)),
+        None => (true, option),
+    };
+    object.get("properties").is_some().then_some((is_one, object))
 }
 
 fn table<'a>(
     page: &mut String,
     schema: &'a Value,
+    path: &str,
     definitions: &'a Map<String, Value>,
-    inner: &mut Vec<(&'a str, &'a Value)>,
+    inner: &mut VecDeque<Nested<'a>>,
 ) {
     page.push_str("| option | value | if not given | meaning |\n|---|---|---|---|\n");
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     for (name, option) in schema["properties"].as_object().into_iter().flatten() {
         let resolved = resolve(option, definitions);
-        if let Some(items) = resolved.get("items").map(|items| resolve(items, definitions))
-            && items.get("properties").is_some()
-        {
-            inner.push((name, items));
+        if let Some((is_one, schema)) = nested(resolved, definitions) {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            inner.push_back(Nested { path, is_one, schema });
         }
         let default = match option.get("default") {
             _ if required.contains(&name.as_str()) => "required".to_owned(),
@@ -82,9 +100,10 @@ fn kind(schema: &Value, definitions: &Map<String, Value>) -> String {
         Some("number") => format!("number{range}"),
         Some("boolean") => "`true` or `false`".into(),
         Some("array") => match kind(resolve(&schema["items"], definitions), definitions).as_str() {
-            "mapping" => "list, see below".into(),
+            "mapping" | "mapping, see below" => "list, see below".into(),
             one => format!("list: {one}"),
         },
+        Some("object") if nested(schema, definitions).is_some() => "mapping, see below".into(),
         Some("object") => "mapping".into(),
         _ => "word".into(),
     }
