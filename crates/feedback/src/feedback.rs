@@ -2,69 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Serialize};
+pub use tocsin_model::feedback::Class;
 use tocsin_model::mailbox::Mailbox;
-
-/// Class of a report: its effect on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Class {
-    /// Cause not recognized. It has no effect.
-    Unknown,
-    /// A positive report: delivered, relayed or expanded (RFC 3464, 2.3.3).
-    Delivered,
-    /// An automatic reply of an absent recipient. It has no effect.
-    OutOfOffice,
-    /// A request to the sender to prove that a person wrote the mail.
-    Challenge,
-    /// Refused because of reputation, authentication, content or rate: it concerns the sender, not the mailbox.
-    Blocked,
-    /// A failure that may pass: mailbox full, host unreachable, time exceeded.
-    Soft,
-    /// The mailbox or its domain does not exist, or accepts no mail at all.
-    Hard,
-    /// The recipient withdrew the subscription.
-    Unsubscribe,
-    /// The recipient reported the mail as spam.
-    Complaint,
-}
-
-impl Class {
-    /// All classes, those with the least effect first.
-    pub const ALL: [Class; 9] = [
-        Class::Unknown,
-        Class::Delivered,
-        Class::OutOfOffice,
-        Class::Challenge,
-        Class::Blocked,
-        Class::Soft,
-        Class::Hard,
-        Class::Unsubscribe,
-        Class::Complaint,
-    ];
-
-    /// Its name in tables, metrics and answers.
-    pub fn word(self) -> &'static str {
-        match self {
-            Class::Unknown => "unknown",
-            Class::Delivered => "delivered",
-            Class::OutOfOffice => "out_of_office",
-            Class::Challenge => "challenge",
-            Class::Blocked => "blocked",
-            Class::Soft => "soft",
-            Class::Hard => "hard",
-            Class::Unsubscribe => "unsubscribe",
-            Class::Complaint => "complaint",
-        }
-    }
-}
-
-impl FromStr for Class {
-    type Err = ();
-    fn from_str(text: &str) -> Result<Class, ()> {
-        Class::ALL.into_iter().find(|class| class.word() == text).ok_or(())
-    }
-}
 
 /// Form of the feedback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -181,6 +120,9 @@ pub struct Feedback {
     pub reporting_mta: Option<String>,
     /// `Message-ID` of the original mail, without angle brackets.
     pub message_id: Option<String>,
+    /// Addresses of the original mail that can be return addresses, the best first: the envelope sender that a
+    /// complaint names, `Return-Path` and the address of `List-Unsubscribe` in the copy.
+    pub senders: Vec<Mailbox>,
     /// `Feedback-Type` of a feedback report, in lower case.
     pub feedback_type: Option<String>,
     /// Whether a limit left out a part of the input.

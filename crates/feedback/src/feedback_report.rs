@@ -7,6 +7,7 @@ use crate::{
     limits::Limits,
     mime::Fields,
 };
+use tocsin_model::mailbox::Mailbox;
 
 /// The reports of the machine-readable part and the type of the feedback. `fallback` has the fields of the reported
 /// mail; they name the recipient if the report does not.
@@ -36,6 +37,22 @@ pub(crate) fn reports(fields: &Fields, fallback: &Fields, limits: &Limits) -> (V
     };
     (reports, excerpt(&kind, limits.diagnostic_bytes_max))
 }
+
+/// Addresses that can be return addresses, the best first: those of the report, then those of the reported mail. A
+/// provider that hides its user may remove some.
+pub(crate) fn senders(fields: &Fields, original: &Fields) -> Vec<Mailbox> {
+    let paths = [fields.first("original-mail-from"), original.first("return-path")];
+    let paths = paths.into_iter().flatten().filter_map(addresses::of_field);
+    let lists = original.first("list-unsubscribe").unwrap_or_default();
+    let mailto = lists.split("<mailto:").skip(1).filter_map(|rest| {
+        let address = rest.split(['?', '>']).next().unwrap_or_default();
+        addresses::parse(address)
+    });
+    paths.chain(mailto).take(SENDERS_MAX).collect()
+}
+
+/// Most addresses of [`senders`].
+const SENDERS_MAX: usize = 4;
 
 /// The class of a feedback type.
 fn class(kind: &str) -> (Class, &'static str) {

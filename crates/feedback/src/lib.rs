@@ -34,6 +34,7 @@ mod mime; // header fields and parts of a mail
 mod signals; // codes and commands in the text of a server
 mod rules; // the classification table
 mod classify; // the class of signals by the table
+pub mod session; // replies in the session that sends a mail
 mod delivery_status; // RFC 3464
 mod feedback_report; // RFC 5965
 mod text_bounce; // bounces without a machine-readable part

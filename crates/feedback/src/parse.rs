@@ -50,6 +50,7 @@ fn of_mail(mail: &Mail, limits: &Limits) -> Feedback {
         reports: Vec::new(),
         reporting_mta: None,
         message_id: original.first("message-id").and_then(|id| message_id(id, limits)),
+        senders: Vec::new(),
         feedback_type: None,
         is_truncated: false,
     };
@@ -62,6 +63,7 @@ fn of_mail(mail: &Mail, limits: &Limits) -> Feedback {
         feedback.format = Format::FeedbackReport;
         let (reports, kind) = feedback_report::reports(&fields, &original, limits);
         (feedback.reports, feedback.feedback_type) = (reports, Some(kind));
+        feedback.senders = feedback_report::senders(&fields, &original);
         feedback.reporting_mta = fields.first("reporting-mta").map(|mta| delivery_status::mta(mta, limits));
         return feedback;
     }

@@ -1,16 +1,26 @@
 //! Suppression by feedback: counts for each device and class, thresholds and windows.
 //!
 //! Pure: the caller stores the [`DeviceHistory`] of a device and passes the time. Only [`Evidence`] changes a history,
-//! and only a verified return address or a verified payload of a provider gives evidence.
+//! and only a verified return address, a verified payload of a provider, a reply in a session of this process or an
+//! authorized caller gives evidence.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tocsin_model::{mailbox::Mailbox, time::Timestamp};
+use tocsin_model::{
+    feedback::Stage,
+    id::NotificationId,
+    mailbox::Mailbox,
+    suppression::{Policy, SOFT_BOUNCES_MAX},
+    time::Timestamp,
+};
 
 use crate::{
     feedback::{Class, Feedback, Format, Report},
-    provider::ProviderEvent,
+    provider::{
+        ProviderEvent,
+        sms::{SmsReceipt, SmsReply},
+    },
     return_address::{Purpose, Reference, Target, VerifiedOrigin},
 };
 
@@ -21,11 +31,13 @@ pub const COUNTED_MAX: usize = 100;
 ///
 /// ```compile_fail
 /// use tocsin_feedback::{Class, policy::Evidence};
-/// let forged = Evidence { class: Class::Hard, key: String::new(), target: None, recipient: None };
+/// let (class, stage, key) = (Class::Hard, Default::default(), String::new());
+/// let forged = Evidence { class, stage, key, target: None, recipient: None };
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
     class: Class,
+    stage: Stage,
     key: String,
     target: Option<Target>,
     recipient: Option<Mailbox>,
@@ -49,9 +61,9 @@ impl Evidence {
             (Purpose::Unsubscribe, _) => {
                 // A program that answers a mail does not withdraw a subscription.
                 let is_person = feedback.format == Format::Mail;
-                let class = Class::Unsubscribe;
+                let (class, stage) = (Class::Unsubscribe, Stage::Report);
                 is_person
-                    .then_some(Evidence { class, key, target: Some(target), recipient: None })
+                    .then_some(Evidence { class, stage, key, target: Some(target), recipient: None })
                     .into_iter()
                     .collect()
             }
@@ -60,6 +72,7 @@ impl Evidence {
                 let reports = feedback.reports.iter().filter(|report| is_bounce && report.recipient.is_some());
                 let evidence = |report: &Report| Evidence {
                     class: if report.class == Class::Hard { Class::Soft } else { report.class },
+                    stage: Stage::Report,
                     key: key.clone(),
                     target: None,
                     recipient: report.recipient.clone(),
@@ -68,22 +81,79 @@ impl Evidence {
             }
             (Purpose::Bounce, _) if feedback.reports.is_empty() => Vec::new(),
             (Purpose::Bounce, _) => {
-                let class = feedback.class();
-                vec![Evidence { class, key, target: Some(target), recipient: None }]
+                let (class, stage) = (feedback.class(), Stage::Report);
+                vec![Evidence { class, stage, key, target: Some(target), recipient: None }]
             }
         }
     }
 
+    /// The evidence of a complaint that arrived at another address than a return address, by a return address of the
+    /// reported mail: see [`Feedback::senders`]. `None` for other feedback, and for a mail to several recipients.
+    pub fn of_complaint(origin: &VerifiedOrigin, feedback: &Feedback) -> Option<Evidence> {
+        let (class, stage) = (feedback.class(), Stage::Report);
+        let is_complaint = feedback.format == Format::FeedbackReport && class == Class::Complaint;
+        let Reference::Notification(id) = origin.origin().reference else { return None };
+        let target = match (origin.origin().purpose, origin.origin().target) {
+            (Purpose::Bounce, target @ Target::Device(..)) => target,
+            _ => Target::OnlyRecipient,
+        };
+        is_complaint.then(|| Evidence { class, stage, key: id.to_string(), target: Some(target), recipient: None })
+    }
+
     /// The evidence of an event in a verified payload. The recipient is the address that the provider names.
-    pub fn of_event(event: &ProviderEvent) -> Option<Evidence> {
+    ///
+    /// `origin` is the verified reference that the mail carried. That of a mail to one recipient names the device and
+    /// the notification, which counts once for a class, however it is reported. Without an event's recipient and
+    /// without a device there is no evidence.
+    pub fn of_event(event: &ProviderEvent, origin: Option<&VerifiedOrigin>) -> Option<Evidence> {
         let report = event.report();
-        let recipient = report.recipient.clone()?;
-        Some(Evidence { class: report.class, key: event.key().to_owned(), target: None, recipient: Some(recipient) })
+        let (class, stage, recipient) = (report.class, Stage::Report, report.recipient.clone());
+        let origin = origin.map(VerifiedOrigin::origin).filter(|origin| origin.purpose == Purpose::Bounce);
+        match origin.map(|origin| (origin.reference, origin.target)) {
+            Some((Reference::Notification(id), target @ Target::Device(..))) => {
+                Some(Evidence { class, stage, key: id.to_string(), target: Some(target), recipient })
+            }
+            _ => {
+                Some(Evidence { class, stage, key: event.key().to_owned(), target: None, recipient: Some(recipient?) })
+            }
+        }
+    }
+
+    /// The evidence of a delivery receipt of an SMS provider. The caller knows the device by the reference.
+    pub fn of_receipt(receipt: &SmsReceipt) -> Evidence {
+        let (class, stage, key) = (receipt.class(), Stage::Report, receipt.key().to_owned());
+        Evidence { class, stage, key, target: None, recipient: None }
+    }
+
+    /// The evidence of a keyword in a reply: the recipient withdraws.
+    pub fn of_stop(reply: &SmsReply) -> Evidence {
+        let (class, stage, key) = (Class::Unsubscribe, Stage::Report, reply.id().to_owned());
+        Evidence { class, stage, key, target: None, recipient: None }
+    }
+
+    /// The evidence of a reply to a notification, in a session that this process opened.
+    pub fn of_session(id: NotificationId, class: Class) -> Evidence {
+        Evidence { class, stage: Stage::Session, key: id.to_string(), target: None, recipient: None }
+    }
+
+    /// The evidence of a caller whom the API authorized to report. The key makes a repeated report count once.
+    pub fn of_caller(class: Class, key: String) -> Evidence {
+        Evidence { class, stage: Stage::Report, key, target: None, recipient: None }
     }
 
     /// The class.
     pub fn class(&self) -> Class {
         self.class
+    }
+
+    /// The stage.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// The notification, message or event, which counts once for a class.
+    pub fn key(&self) -> &str {
+        &self.key
     }
 
     /// The target of the return address.
@@ -149,6 +219,9 @@ pub struct CountedReport {
     pub key: String,
     /// Time of the report.
     pub at: Timestamp,
+    /// The stage.
+    #[serde(default)]
+    pub stage: Stage,
 }
 
 /// The counted reports of a device, oldest first.
@@ -195,6 +268,24 @@ pub struct Decision {
     pub history: DeviceHistory,
 }
 
+impl From<&Policy> for FeedbackPolicy {
+    /// The thresholds of the suppression policy.
+    fn from(policy: &Policy) -> FeedbackPolicy {
+        let threshold = |count: u32, window, lasts| (count > 0).then_some(Threshold { count, window, lasts });
+        FeedbackPolicy {
+            hard: threshold(policy.hard_bounces, policy.hard_bounce_window, policy.hard_bounce_lasts),
+            soft: threshold(
+                policy.soft_bounces.clamp(1, SOFT_BOUNCES_MAX),
+                policy.soft_bounce_window,
+                policy.soft_bounce_lasts,
+            ),
+            challenge: threshold(policy.challenges, policy.challenge_window, policy.challenge_lasts),
+            complaint: threshold(policy.complaints, policy.complaint_window, None),
+            unsubscribe: threshold(1, Duration::from_secs(86_400), None),
+        }
+    }
+}
+
 impl FeedbackPolicy {
     /// The threshold of a class.
     pub fn threshold(&self, class: Class) -> Option<Threshold> {
@@ -217,7 +308,8 @@ impl FeedbackPolicy {
         let mut history = self.current(history, now);
         let decision = |action, reason, history| Decision { action, class, reason, history };
         if class == Class::Delivered {
-            return decision(SuppressionAction::None, Reason::Cleared, self.after_success(&history, now));
+            let cleared = self.after_success(&history, evidence.stage, now);
+            return decision(SuppressionAction::None, Reason::Cleared, cleared);
         }
         let Some(threshold) = self.threshold(class) else {
             return decision(SuppressionAction::None, Reason::NotCounted, history);
@@ -225,7 +317,7 @@ impl FeedbackPolicy {
         if history.counted.iter().any(|counted| counted.class == class && counted.key == evidence.key) {
             return decision(SuppressionAction::None, Reason::Repeated, history);
         }
-        history.counted.push(CountedReport { class, key: evidence.key.clone(), at: now });
+        history.counted.push(CountedReport { class, key: evidence.key.clone(), at: now, stage: evidence.stage });
         let excess = history.counted.len().saturating_sub(COUNTED_MAX);
         history.counted.drain(..excess);
         let count = history.counted.iter().filter(|counted| counted.class == class).count() as u32;
@@ -238,10 +330,12 @@ impl FeedbackPolicy {
         decision(action, Reason::Counted(count, limit), history)
     }
 
-    /// The history after a mail was delivered at `at`: soft bounces and challenges before it no longer count.
-    pub fn after_success(&self, history: &DeviceHistory, at: Timestamp) -> DeviceHistory {
-        let is_cleared =
-            |counted: &CountedReport| matches!(counted.class, Class::Soft | Class::Challenge) && counted.at <= at;
+    /// The history after a success of a stage at `at`: soft bounces and challenges before it, of this stage or an
+    /// earlier one, no longer count. A relay that accepts a mail proves nothing about the mailbox behind it.
+    pub fn after_success(&self, history: &DeviceHistory, stage: Stage, at: Timestamp) -> DeviceHistory {
+        let is_cleared = |counted: &CountedReport| {
+            matches!(counted.class, Class::Soft | Class::Challenge) && counted.stage <= stage && counted.at <= at
+        };
         DeviceHistory { counted: history.counted.iter().filter(|counted| !is_cleared(counted)).cloned().collect() }
     }
 

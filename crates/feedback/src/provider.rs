@@ -1,4 +1,5 @@
 //! Webhooks of mail providers: verified payloads in their real formats, parsed into the same [`Feedback`] as mails.
+//! Callbacks of SMS providers are in [`sms`].
 //!
 //! | provider | proof | age of |
 //! |---|---|---|
@@ -29,9 +30,15 @@ use crate::{
 
 pub mod brevo;
 pub mod mailgun;
+pub mod messagebird;
 pub mod postmark;
 pub mod sendgrid;
 pub mod ses;
+pub mod sinch;
+pub mod sms;
+pub mod standard_webhooks;
+pub mod twilio;
+pub mod vonage;
 
 /// Greatest time by which the clock of a provider may be ahead.
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(300);
@@ -182,6 +189,7 @@ impl EventParts<'_> {
                 reports: vec![report],
                 reporting_mta: text(self.reporting_mta),
                 message_id: text(self.message_id.map(|id| id.trim().trim_matches(['<', '>']))),
+                senders: Vec::new(),
                 feedback_type: text(self.feedback_type),
                 is_truncated: false,
             },

@@ -17,6 +17,8 @@
 //!
 //! Numbers have no leading zero octet, so an address has one text for its content.
 
+mod former; // addresses of versions before 2026-12
+
 use std::{fmt, sync::LazyLock, time::Duration};
 
 use data_encoding::{Encoding, Specification};
@@ -72,6 +74,8 @@ pub enum Reference {
 pub enum Target {
     /// The recipient that the report names, for a mail to several recipients.
     Reported,
+    /// The only recipient of the notification. Addresses of versions before 2026-12 name no device.
+    OnlyRecipient,
     /// A device of a subscriber.
     Device(SubscriberNumber, DeviceTag),
     /// A subscription.
@@ -182,10 +186,12 @@ pub enum Position {
 }
 
 /// Makes and verifies return addresses.
+#[derive(Clone)]
 pub struct ReturnAddresses {
     base: Mailbox,
     position: Position,
     keys: Vec<hmac::Key>,
+    former_keys: Vec<hmac::Key>,
     lifetime_days: u16,
 }
 
@@ -215,12 +221,36 @@ impl ReturnAddresses {
             return Err(ConfigurationError::Keys(secrets.len()));
         }
         // The secret has other uses: the key of this one is derived.
-        let key = |secret: &[u8; 32]| {
-            let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
-            hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, b"feedback return address").as_ref())
+        let derived = |purpose: &[u8]| {
+            let key = |secret: &[u8; 32]| {
+                let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
+                hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, purpose).as_ref())
+            };
+            secrets.iter().map(key).collect()
         };
         let lifetime_days = u16::try_from(lifetime.as_secs() / 86_400).unwrap_or(u16::MAX);
-        Ok(ReturnAddresses { base, position, keys: secrets.iter().map(key).collect(), lifetime_days })
+        let (keys, former_keys) = (derived(b"feedback return address"), derived(former::PURPOSE));
+        Ok(ReturnAddresses { base, position, keys, former_keys, lifetime_days })
+    }
+
+    /// The same with another base address.
+    ///
+    /// # Errors
+    /// The base address is not a mailbox.
+    pub fn at(&self, base: &str, position: Position) -> Result<ReturnAddresses, ConfigurationError> {
+        let base = Mailbox::parse(base).map_err(|_| ConfigurationError::Address(base.to_owned()))?;
+        let (keys, former_keys) = (self.keys.clone(), self.former_keys.clone());
+        Ok(ReturnAddresses { base, position, keys, former_keys, lifetime_days: self.lifetime_days })
+    }
+
+    /// Whether the addresses have ASCII characters only.
+    pub fn is_ascii(&self) -> bool {
+        self.position == Position::WholeLocalPart || self.base.local().is_ascii()
+    }
+
+    /// The domain in its ASCII form.
+    pub fn domain(&self) -> &str {
+        self.base.domain_ascii()
     }
 
     /// The return address for a mail that is sent now.
@@ -243,7 +273,8 @@ impl ReturnAddresses {
     }
 
     /// The content of a return address, in any case of letters, if its signature is valid and it has not expired. An
-    /// address that was made less than a day after `now` by another clock is valid.
+    /// address that was made less than a day after `now` by another clock is valid. Addresses of versions before
+    /// 2026-12 have no date and do not expire.
     ///
     /// # Errors
     /// The address is foreign, forged or expired.
@@ -251,6 +282,9 @@ impl ReturnAddresses {
         let mailbox = Mailbox::parse(address).map_err(|_| VerifyError::Foreign)?;
         if !mailbox.domain_ascii().eq_ignore_ascii_case(self.base.domain_ascii()) {
             return Err(VerifyError::Foreign);
+        }
+        if let Some(origin) = former::verify(mailbox.local(), &self.former_keys) {
+            return Ok(VerifiedOrigin { origin, issued_on: 0 });
         }
         let code = match self.position {
             Position::Subaddress => {
@@ -308,7 +342,8 @@ fn encoded(origin: &Origin, day: u16) -> Vec<u8> {
         Reference::Message(id) => (2, id.0, 0),
     };
     let (target, number, tag) = match origin.target {
-        Target::Reported => (0, 0, None),
+        // Never issued: it has no form of its own.
+        Target::Reported | Target::OnlyRecipient => (0, 0, None),
         Target::Device(subscriber, tag) => (1, subscriber.0, Some(tag.0)),
         Target::Subscription(id) => (2, id.0, None),
     };

@@ -8,7 +8,9 @@ use tocsin_feedback::{
     return_address::{DeviceTag, Origin, Position, Purpose, Reference, ReturnAddresses, Target},
 };
 use tocsin_model::{
+    feedback::Stage,
     id::{NotificationBatchId, NotificationId, SubscriberNumber, SubscriptionId},
+    suppression::Policy,
     time::Timestamp,
 };
 
@@ -85,10 +87,10 @@ fn five_soft_bounces_within_seven_days_suppress_for_thirty() {
 fn a_later_success_clears_soft_counts_and_an_earlier_one_does_not() {
     let policy = FeedbackPolicy::default();
     let once = decide(&DeviceHistory::default(), 1, SOFT, NOW + days(1)).history;
-    assert_eq!(policy.after_success(&once, NOW), once);
-    assert_eq!(policy.after_success(&once, NOW + days(2)), DeviceHistory::default());
+    assert_eq!(policy.after_success(&once, Stage::Report, NOW), once);
+    assert_eq!(policy.after_success(&once, Stage::Report, NOW + days(2)), DeviceHistory::default());
     let hard = decide(&DeviceHistory::default(), 1, HARD, NOW).history;
-    assert_eq!(policy.after_success(&hard, NOW + days(1)), hard);
+    assert_eq!(policy.after_success(&hard, Stage::Report, NOW + days(1)), hard);
     let report = "From: MAILER-DAEMON@a\n\
                   Content-Type: multipart/report; report-type=delivery-status; boundary=xxxxx\n\n\
                   --xxxxx\nContent-Type: message/delivery-status\n\nReporting-MTA: dns; a\n\n\
@@ -97,6 +99,27 @@ fn a_later_success_clears_soft_counts_and_an_earlier_one_does_not() {
     assert_eq!(delivered[0].class(), Class::Delivered);
     let decision = policy.decide(&once, &delivered[0], NOW + days(2));
     assert_eq!((decision.reason, decision.history), (Reason::Cleared, DeviceHistory::default()));
+}
+
+#[test]
+fn a_success_in_the_session_clears_the_counts_of_sessions_only() {
+    let policy = FeedbackPolicy::default();
+    let notification = |ordinal| NotificationId { batch: NotificationBatchId(7), ordinal };
+    let reported = decide(&DeviceHistory::default(), 1, SOFT, NOW).history;
+    let refused = policy.decide(&reported, &Evidence::of_session(notification(2), Class::Soft), NOW);
+    assert_eq!(refused.reason, Reason::Counted(2, 5), "both stages count together");
+    let accepted = Evidence::of_session(notification(3), Class::Delivered);
+    let decision = policy.decide(&refused.history, &accepted, NOW + days(1));
+    assert_eq!((decision.reason, decision.history), (Reason::Cleared, reported));
+}
+
+#[test]
+fn the_policy_of_suppressions_is_that_of_feedback() {
+    let standard = FeedbackPolicy::from(&Policy::default());
+    let fourteen = Threshold { window: days(14), ..FeedbackPolicy::default().soft.expect("soft bounces count") };
+    assert_eq!(standard, FeedbackPolicy { soft: Some(fourteen), ..FeedbackPolicy::default() });
+    let none = FeedbackPolicy::from(&Policy { hard_bounces: 0, complaints: 0, challenges: 3, ..Policy::default() });
+    assert_eq!((none.hard, none.complaint, none.challenge.map(|found| found.count)), (None, None, Some(3)));
 }
 
 #[test]

@@ -356,7 +356,7 @@ fn verified_events_are_evidence_for_their_recipient() {
     let payload = sns_events("ses-bounce.json");
     let policy = FeedbackPolicy::default();
     let actions = payload.events().iter().map(|event| {
-        let evidence = Evidence::of_event(event).expect("a recipient");
+        let evidence = Evidence::of_event(event, None).expect("a recipient");
         policy.decide(&Default::default(), &evidence, NOW).action
     });
     assert_eq!(actions.collect::<Vec<_>>(), [SuppressionAction::Suppress, SuppressionAction::None]);
