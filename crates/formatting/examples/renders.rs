@@ -77,6 +77,7 @@ fn main() {
                 subscription: (&known.subscriptions[0].1, &subscription),
                 device: DeviceScope { name: "home", channel: "email", address: "alice@example.org" },
                 digest: None,
+                links: Default::default(),
             };
             let content = formatter.format(Some("en-GB"), "email", &scope).expect("content");
             bytes = black_box(content).content.text.map_or(0, |text| text.len());

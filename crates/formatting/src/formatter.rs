@@ -23,7 +23,7 @@ use crate::{
     locale::truncations,
     parts::{FormatError, Part, message_of},
     plain, sandbox,
-    scope::{KnownVariables, RootsUsed, Scope, TemplateRoot, json},
+    scope::{KnownVariables, LINKS, RootsUsed, Scope, TemplateRoot, json},
     template::{COMPUTED_VALUE, Template},
     xslt::{self, Stylesheet, XsltError},
 };
@@ -319,12 +319,18 @@ impl Formatter {
             let (root, step) = name.split_once('.').unwrap_or((name, ""));
             match root {
                 "subscriber" | "sub" | "device" => true,
+                root if LINKS.contains(&root) => true,
                 "notification" => step.is_empty() || step == "id",
                 _ => false,
             }
         };
         let roots = |uses: RootsUsed| {
-            let used = [("subscriber", uses.subscriber), ("sub", uses.sub), ("device", uses.device)];
+            let used = [
+                ("subscriber", uses.subscriber),
+                ("sub", uses.sub),
+                ("device", uses.device),
+                ("preferences_link", uses.links),
+            ];
             used.into_iter().filter(|(_, used)| *used).map(|(root, _)| root.to_owned()).collect::<Vec<_>>()
         };
         let read = |template: &Template| match template.stylesheet {
@@ -393,6 +399,11 @@ impl Formatter {
     /// Whether a template or a computed field may read the subscription.
     pub fn uses_subscription(&self) -> bool {
         self.computed.is_some_and(|uses| uses.sub) || self.templates.iter().any(|template| template.uses.sub)
+    }
+
+    /// Whether a template or a computed field may read a link to a hosted page.
+    pub fn uses_links(&self) -> bool {
+        self.computed.is_some_and(|uses| uses.links) || self.templates.iter().any(|template| template.uses.links)
     }
 
     /// The variables for the templates of one notification, without computed fields.

@@ -68,5 +68,5 @@ mod tests;
 pub use formatter::{Formatted, Formatter, Preview, PreviewedPart};
 pub use limits::{HEADER_BYTES_MAX, OUTPUT_BYTES_MAX};
 pub use parts::{FormatError, Part};
-pub use scope::{DeviceScope, DigestItem, DigestScope, EventScope, KnownVariables, Scope};
+pub use scope::{DeviceScope, DigestItem, DigestScope, EventScope, KnownVariables, LinkScope, Scope};
 pub use sms::{ShortMessage, measure as measure_sms};

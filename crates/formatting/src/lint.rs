@@ -21,8 +21,8 @@ use crate::{
     parts::{Part, message_of},
     sandbox::{self, CalleeKind, PreparedTemplate},
     scope::{
-        DEVICE, DIGEST, DeviceScope, DigestItem, DigestScope, EventScope, KnownVariables, NOTIFICATION, ROOTS,
-        SUBSCRIBER, Scope, TemplateRoot,
+        DEVICE, DIGEST, DeviceScope, DigestItem, DigestScope, EventScope, KnownVariables, LINKS, LinkScope,
+        NOTIFICATION, ROOTS, SUBSCRIBER, Scope, TemplateRoot,
     },
     template::Template,
     xslt,
@@ -233,6 +233,7 @@ fn with_scope<T>(variables: &KnownVariables, rows: Sample, work: impl FnOnce(&Sc
         profile: &Profile::default(),
         subscription: (sub_fields, &row(sub_fields)),
         device: DeviceScope { name: "device", channel: "channel", address: "address" },
+        links: LinkScope { preferences: Some("link"), confirm: Some("link"), code: Some("code") },
     })
 }
 
@@ -388,6 +389,7 @@ fn unknown_variable_problem(name: &str, variables: &KnownVariables) -> Option<(S
         "subscriber" => fixed(&SUBSCRIBER),
         "device" => fixed(&DEVICE),
         "notification" => fixed(&NOTIFICATION),
+        root if LINKS.contains(&root) => None,
         "digest" if variables.digest => fixed(&DIGEST),
         "digest" => {
             let hint = "give the class `digest: { by: [...] }`, or remove it";
@@ -397,11 +399,11 @@ fn unknown_variable_problem(name: &str, variables: &KnownVariables) -> Option<(S
             let elsewhere = [("event", &variables.events), ("sub", &variables.subscriptions)]
                 .into_iter()
                 .find(|(_, classes)| classes.iter().any(|(_, fields)| fields.position(root).is_some()));
-            let hint = match (closest(root, fields().chain(ROOTS)), elsewhere) {
+            let hint = match (closest(root, fields().chain(ROOTS).chain(LINKS)), elsewhere) {
                 (Some(meant), _) => format!("did you mean `{meant}`?"),
                 (None, Some((place, _))) => format!("did you mean `{place}.{root}`?"),
                 (None, None) => {
-                    let known: Vec<&str> = fields().chain(ROOTS).collect();
+                    let known: Vec<&str> = fields().chain(ROOTS).chain(LINKS).collect();
                     format!("known are {}", known.join(", "))
                 }
             };

@@ -42,6 +42,30 @@ pub struct Scope<'a> {
     pub device: DeviceScope<'a>,
     /// All notifications of the digest, if its class has digests; this one is the first of them.
     pub digest: Option<DigestScope<'a>>,
+    /// Links to hosted pages.
+    pub links: LinkScope<'a>,
+}
+
+/// Links of a recipient to hosted pages. A missing one is null in templates.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LinkScope<'a> {
+    /// `preferences_link`: the preference page.
+    pub preferences: Option<&'a str>,
+    /// `confirm_link`: the page that confirms a pending subscription.
+    pub confirm: Option<&'a str>,
+    /// `confirm_code`: the code that confirms a pending subscription.
+    pub code: Option<&'a str>,
+}
+
+impl LinkScope<'_> {
+    fn named(&self, name: &str) -> Option<Option<&str>> {
+        match name {
+            "preferences_link" => Some(self.preferences),
+            "confirm_link" => Some(self.confirm),
+            "confirm_code" => Some(self.code),
+            _ => None,
+        }
+    }
 }
 
 /// The notifications of a digest.
@@ -142,6 +166,8 @@ impl KnownVariables {
 
 /// The variables beside the fields of the notification.
 pub(crate) const ROOTS: [&str; 5] = ["event", "sub", "subscriber", "device", "notification"];
+/// The variables of [`LinkScope`].
+pub(crate) const LINKS: [&str; 3] = ["preferences_link", "confirm_link", "confirm_code"];
 pub(crate) const SUBSCRIBER: [&str; 4] = ["id", "locale", "time_zone", "attributes"];
 pub(crate) const DEVICE: [&str; 3] = ["name", "channel", "address"];
 pub(crate) const NOTIFICATION: [&str; 4] = ["id", "rule", "matched_at", "accepted_at"];
@@ -159,6 +185,8 @@ pub(crate) struct RootsUsed {
     pub device: bool,
     pub notification: bool,
     pub digest: bool,
+    /// Links to hosted pages.
+    pub links: bool,
     /// Locale-aware filters.
     pub reader: bool,
 }
@@ -179,6 +207,7 @@ impl RootsUsed {
             device: mentions("device"),
             notification: mentions("notification"),
             digest: mentions("digest"),
+            links: LINKS.into_iter().any(mentions),
             reader: ["number", "date", "time", "money", "percent", "plural", "ordinal", "relative"]
                 .into_iter()
                 .any(mentions),
@@ -187,7 +216,7 @@ impl RootsUsed {
 
     /// Whether the output may differ between recipients of the same event with the same fields.
     pub fn is_personal(self) -> bool {
-        self.subscriber || self.sub || self.device || self.notification || self.digest
+        self.subscriber || self.sub || self.device || self.notification || self.digest || self.links
     }
 
     /// The union of both.
@@ -200,6 +229,7 @@ impl RootsUsed {
             device: self.device || other.device,
             notification: self.notification || other.notification,
             digest: self.digest || other.digest,
+            links: self.links || other.links,
             reader: self.reader || other.reader,
         }
     }
@@ -216,6 +246,7 @@ pub(crate) struct TemplateRoot {
     device: Jinja,
     notification: Jinja,
     digest: Jinja,
+    links: Vec<(&'static str, Jinja)>,
     reader: Jinja,
     computed: Vec<(Name, Jinja)>,
 }
@@ -277,6 +308,10 @@ impl TemplateRoot {
                     ("more", Jinja::from(digest.count.saturating_sub(digest.items.len()))),
                 ]))
             }),
+            links: match uses.links {
+                true => LINKS.iter().map(|name| (*name, Jinja::from(scope.links.named(name).flatten()))).collect(),
+                false => Vec::new(),
+            },
             reader: made(uses.reader, &|| {
                 let time_zone = profile.time_zone.clone();
                 Jinja::from_object(ReaderFormat { locale_data: LocaleData::of(locale), time_zone, now: scope.now })
@@ -311,7 +346,11 @@ impl Object for TemplateRoot {
             "notification" => Some(self.notification.clone()),
             "digest" => Some(self.digest.clone()),
             READER => Some(self.reader.clone()),
-            _ => self.computed.iter().find(|(name, _)| name.as_str() == key).map(|(_, value)| value.clone()),
+            _ => {
+                let computed = self.computed.iter().find(|(name, _)| name.as_str() == key).map(|(_, value)| value);
+                let link = || self.links.iter().find(|(name, _)| *name == key).map(|(_, value)| value);
+                computed.or_else(link).cloned()
+            }
         }
     }
 }

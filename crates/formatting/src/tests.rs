@@ -12,7 +12,9 @@ use tocsin_model::{
     value::Value,
 };
 
-use crate::{DeviceScope, EventScope, FormatError, Formatter, KnownVariables, OUTPUT_BYTES_MAX, Part, Scope};
+use crate::{
+    DeviceScope, EventScope, FormatError, Formatter, KnownVariables, LinkScope, OUTPUT_BYTES_MAX, Part, Scope,
+};
 
 fn name(text: &str) -> Name {
     text.parse().expect("a name")
@@ -91,9 +93,17 @@ impl Sample {
             subscription: (&self.subscription.0, &self.subscription.1),
             device: DeviceScope { name: "home", channel: "email", address: "alice@example.org" },
             digest: None,
+            links: LINKS_OF_TESTS,
         }
     }
 }
+
+/// The links of every recipient in these tests.
+const LINKS_OF_TESTS: LinkScope<'static> = LinkScope {
+    preferences: Some("https://tocsin.example.org/p/alice"),
+    confirm: Some("https://tocsin.example.org/confirm/alice"),
+    code: Some("271828"),
+};
 
 fn templates(templates: &[(&str, Part, &str)]) -> ContentTemplates {
     let mut by_key: BTreeMap<String, TemplateParts> = BTreeMap::new();
@@ -418,7 +428,7 @@ fn misspelled_names_are_found_at_compile_time() {
     check_problems(
         "{{ xyzzy }}",
         expect![
-            "1:4: notifications.alert.content.templates.de.text: the template uses `xyzzy`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"
+            "1:4: notifications.alert.content.templates.de.text: the template uses `xyzzy`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification, preferences_link, confirm_link, confirm_code"
         ],
     );
     check_problems(
@@ -431,7 +441,7 @@ fn misspelled_names_are_found_at_compile_time() {
         "{{ count is prime }} {{ lipsum() }}",
         expect![[r#"
             1:13: notifications.alert.content.templates.de.text: the template has an unknown test: `prime`; tests are boolean, defined, divisibleby, endingwith, eq, equalto, escaped, even, false, filter, float, ge, greaterthan, gt, in, int, integer, iterable, le, lessthan, lower, lt, mapping, ne, none, number, odd, safe, sameas, sequence, startingwith, string, test, true, undefined, upper
-            1:25: notifications.alert.content.templates.de.text: the template uses `lipsum`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"#]],
+            1:25: notifications.alert.content.templates.de.text: the template uses `lipsum`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification, preferences_link, confirm_link, confirm_code"#]],
     );
     check_problems(
         "{{ place.format(1) }}",
@@ -593,8 +603,8 @@ fn endless_templates_are_stopped() {
     check_problems(
         "{{ debug() }}{{ namespace() }}",
         expect![[r#"
-            1:4: notifications.alert.content.templates.de.text: the template uses `debug`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification
-            1:17: notifications.alert.content.templates.de.text: the template uses `namespace`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"#]],
+            1:4: notifications.alert.content.templates.de.text: the template uses `debug`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification, preferences_link, confirm_link, confirm_code
+            1:17: notifications.alert.content.templates.de.text: the template uses `namespace`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification, preferences_link, confirm_link, confirm_code"#]],
     );
     check_problems(
         &format!("{{{{ {}1{} }}}}", "(".repeat(6_000), ")".repeat(6_000)),
@@ -911,4 +921,28 @@ fn the_stylesheets_of_a_notification_are_applied_together() {
         assert_eq!(error, format!("template `base`, {part}, line 3: refused"));
     }
     assert!(format("Kobe").is_ok());
+}
+
+#[test]
+fn links_to_hosted_pages_are_personal() {
+    let template = "{{ preferences_link }} {{ confirm_link }} {{ confirm_code }}";
+    check(
+        template,
+        "en",
+        expect![["https://tocsin.example.org/p/alice https://tocsin.example.org/confirm/alice 271828"]],
+    );
+    let formatter =
+        compile(&[("", Part::Text, "{{ place }} {% if preferences_link %}{{ preferences_link }}{% endif %}")]);
+    assert!(formatter.uses_links());
+    let sample = Sample::new("Kobe");
+    let formatted = formatter.format(None, "email", &sample.scope()).expect("content");
+    assert!(formatted.personal, "the render cache must not share it");
+    let without = Scope { links: LinkScope::default(), ..sample.scope() };
+    let formatted = formatter.format(None, "email", &without).expect("content");
+    assert_eq!(formatted.content.text.as_deref().map(str::trim), Some("Kobe"));
+    assert!(!compile(&[("", Part::Text, "{{ place }}")]).uses_links());
+    let found =
+        Formatter::compile("notifications.alert", &templates(&[("", Part::Text, "{{ preference_link }}")]), &known());
+    let problems = found.expect_err("it is misspelled");
+    assert_eq!(problems[0].hint.as_deref(), Some("did you mean `preferences_link`?"));
 }

@@ -399,12 +399,16 @@ impl Pool {
         let failed = |why: String| WorkerError::Unavailable(why);
         let (reply, started) = mpsc::channel();
         {
+            // Dropped before the answer is awaited: a thread that ends without one ends the wait.
+            let reply = reply;
             let mut starter = self.starter.lock().unwrap_or_else(PoisonError::into_inner);
-            let requests = match &*starter {
-                Some(requests) => requests.clone(),
-                None => starter.insert(start_starter().map_err(|error| failed(error.to_string()))?).clone(),
-            };
-            requests.send(reply).map_err(|_| failed("the thread that starts them has ended".to_owned()))?;
+            let sent = starter.as_ref().is_some_and(|requests| requests.send(reply.clone()).is_ok());
+            if !sent {
+                // The first start, or the thread has ended by a panic.
+                let requests = start_starter().map_err(|error| failed(error.to_string()))?;
+                requests.send(reply).map_err(|_| failed("the thread that starts them has ended".to_owned()))?;
+                *starter = Some(requests);
+            }
         }
         let mut worker = started
             .recv()

@@ -57,6 +57,7 @@ mod chronicle_names; // names of chronicle columns
 pub mod check; // type checking, with problems that carry positions and hints
 pub mod filter; // per-subscription filters, compiled to indexable conditions
 pub mod user_functions; // functions that an application defines, callable from expressions
+pub mod event_key; // correlation keys, expressions over an event alone
 pub mod resolver; // predicates that resolve conflicts between two edits of a row
 pub mod schema; // JSON Schemas of message bodies and collection rows
 

@@ -8,10 +8,13 @@ use serde::Serialize;
 use crate::{
     chronicle::Chronicle,
     collection::Collection,
+    consent::ConsentPolicy,
     delivery_policy::DeliveryPolicy,
     field::{Field, FieldType, Fields},
     filter::Dialect,
     id::Name,
+    lifecycle::Lifecycle,
+    pages::Pages,
     schedule::{CATCH_UP_MAX, MissedPolicy, Schedule},
 };
 
@@ -52,6 +55,9 @@ pub struct Application {
     pub retention: Retention,
     /// Limits of the application.
     pub limits: Limits,
+    /// Hosted pages that subscribers see.
+    #[serde(skip_serializing_if = "Pages::is_empty")]
+    pub pages: Pages,
 }
 
 /// An event class.
@@ -73,6 +79,10 @@ pub struct EventClass {
     /// Limit on the rate of notifications that its events make. Further events of the class wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttle: Option<Throttle>,
+    /// Binding to a change in the life of subscriptions: each such change is an event of this class, with the fields
+    /// of [`lifecycle_fields`](crate::lifecycle::lifecycle_fields). Its events cannot be submitted.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub lifecycle: Option<Lifecycle>,
 }
 
 /// Ordering key of an event class.
@@ -93,6 +103,9 @@ pub struct SubscriptionClass {
     pub filter: Vec<Dialect>,
     /// Whether its subscriptions have a schedule of their own.
     pub schedule: Presence,
+    /// Double opt-in. `None`: its subscriptions need no consent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consent: Option<ConsentPolicy>,
 }
 
 /// Whether a value may be given.
@@ -243,6 +256,32 @@ pub struct Rule {
     /// State for each subscription.
     #[serde(flatten)]
     pub state: RuleState,
+    /// Delay of its notifications; `None`: they are sent at once.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<RuleDelay>,
+}
+
+/// Delay of a rule's notifications, and the events that cancel one that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RuleDelay {
+    /// Time from the acceptance of the event to the notification.
+    pub after: Duration,
+    /// Correlation key, an expression over `event`: an event of `cancel_on` cancels a notification with an equal key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Event classes that cancel, each with its correlation.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub cancel_on: BTreeMap<Name, CancelKey>,
+}
+
+/// Correlation of a cancelling event with the notifications that wait.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum CancelKey {
+    /// A lifecycle event cancels those of its subscription.
+    Subscription,
+    /// The expression over the cancelling event must equal the key.
+    Expression(String),
 }
 
 /// Suppression of repeated matches by state for each subscription. Expressions are in CEL.
@@ -544,6 +583,8 @@ pub struct Limits {
     pub unindexed_filters: u64,
     /// Most notifications of one event. Further ones are suspended.
     pub notifications_per_event: u64,
+    /// Most notifications of delayed rules that wait.
+    pub delayed_notifications: u64,
     /// Rate limit of notifications. Events above it wait.
     pub throttle: Option<Throttle>,
     /// Rate limit of notifications by scheduled rules. Further runs wait.
@@ -579,6 +620,7 @@ impl Default for Limits {
             distinct_filters: 10_000_000,
             unindexed_filters: 1_000,
             notifications_per_event: 100_000_000,
+            delayed_notifications: 1_000_000,
             throttle: None,
             schedule_throttle: None,
             skip_older_than: None,
@@ -612,6 +654,16 @@ pub fn row_source() -> Name {
     "rows".parse().expect("`rows` is a name")
 }
 
+/// The source of due times of delayed rules.
+pub fn delay_source() -> Name {
+    "delay".parse().expect("`delay` is a name")
+}
+
+/// The source of lifecycle events. The name is reserved in applications with such events.
+pub fn lifecycle_source() -> Name {
+    "lifecycle".parse().expect("`lifecycle` is a name")
+}
+
 /// The source of endpoint events. The name is reserved in applications with such events.
 pub fn endpoint_source() -> Name {
     "endpoints".parse().expect("`endpoints` is a name")
@@ -634,6 +686,7 @@ impl Rule {
             stop_after: 10,
             state: RuleState::default(),
             schedule: None,
+            delay: None,
         }
     }
 }
@@ -656,6 +709,7 @@ impl Application {
             collections: BTreeMap::new(),
             retention: Retention::default(),
             limits: Limits::default(),
+            pages: Pages::default(),
         }
     }
 
@@ -673,14 +727,20 @@ impl Application {
         own.unwrap_or(self.retention.finished)
     }
 
-    /// Whether any of its rules is scheduled, so that it has the class of [`due_class`].
+    /// Whether any of its rules is scheduled or delayed, so that it has the class of [`due_class`].
     pub fn has_schedules(&self) -> bool {
-        self.rules.values().any(|rule| rule.schedule.is_some())
+        self.rules.values().any(|rule| rule.schedule.is_some() || rule.delay.is_some())
     }
 
-    /// Whether events of a class may be submitted under this source. Due times cannot be submitted.
+    /// Whether a class is bound to the life of subscriptions.
+    pub fn is_lifecycle(&self, class: &Name) -> bool {
+        self.events.get(class).is_some_and(|class| class.lifecycle.is_some())
+    }
+
+    /// Whether events of a class may be submitted under this source. Due times and lifecycle events cannot be
+    /// submitted.
     pub fn may_submit(&self, source: &Name, class: &Name) -> bool {
-        if *class == due_class() && self.has_schedules() {
+        if *class == due_class() && self.has_schedules() || self.is_lifecycle(class) {
             return false;
         }
         match self.sources.get(source) {

@@ -8,7 +8,8 @@
 //! | notification | `n-<batch>-<ordinal>` | `n-7-2499` |
 //! | work item | `w-<number>` | `w-31` |
 //! | subscription | `s-<number>` | `s-1000000` |
-//! | broadcast | `b-<number>` | `b-4` |
+//! | broadcast | `bc-<number>` | `bc-7` |
+//! | inbox broadcast | `b-<number>` | `b-4` |
 //! | message | `m-<number>` | `m-41` |
 //! | subscriber | as its creator chose | `alice` |
 
@@ -151,8 +152,12 @@ numbered!(
     SubscriptionId, "s", "the id of a subscription, such as `s-15`"
 );
 numbered!(
-    /// A broadcast, numbered by the inbox; never used twice.
-    BroadcastId, "b", "the id of a broadcast, such as `b-4`"
+    /// A broadcast, numbered by the journal; never used twice. Its text is also the name of its rule.
+    BroadcastId, "bc", "the id of a broadcast, such as `bc-7`"
+);
+numbered!(
+    /// An inbox broadcast, numbered by the inbox; never used twice.
+    InboxBroadcastId, "b", "the id of an inbox broadcast, such as `b-4`"
 );
 numbered!(
     /// A message of an exchange, numbered by the spool; never used twice.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
 use crate::{
-    id::{BroadcastId, EventId, IdError, Name, NotificationId, SubscriberNumber},
+    id::{EventId, IdError, InboxBroadcastId, Name, NotificationId, SubscriberNumber},
     time::Timestamp,
 };
 
@@ -123,7 +123,7 @@ pub enum ItemId {
     /// A delivered notification: `n-7-15`.
     Notification(NotificationId),
     /// A broadcast: `b-4`.
-    Broadcast(BroadcastId),
+    Broadcast(InboxBroadcastId),
 }
 
 impl fmt::Display for ItemId {

@@ -8,12 +8,17 @@ pub mod application; // applications: classes, rules, channels, templates, reten
 pub mod definition; // parses the YAML definition of an application and reports every problem
 pub mod subscriber; // subscribers and their devices
 pub mod subscription; // subscriptions to event classes
+pub mod lifecycle; // changes in the life of subscriptions, and their events
+pub mod consent; // consent to subscriptions: double opt-in and its evidence
 pub mod filter; // filters of subscriptions: predicates over events
 pub mod ldap; // LDAP filters: predicates over subscribers
 pub mod preferences; // preferences of subscribers: classes, channels and quiet hours
+pub mod pages; // branding and titles of hosted pages
 pub mod segment; // segments: saved filters over subscribers
 pub mod suppression; // suppressed addresses, with causes
+pub mod feedback; // delivery feedback: classes of reports, and their log
 pub mod event; // event batches: packed rows of one class
+pub mod broadcast; // broadcasts: messages of people to an audience, as a rule for one event
 pub mod trace_context; // W3C trace contexts
 pub mod mark; // checkpoints of event sources
 pub mod chronicle; // chronicles: per-key aggregates of an event class
@@ -26,6 +31,7 @@ pub mod collection; // collections of replicated rows, and conflict resolution
 pub mod replica; // messages of the synchronisation protocol
 pub mod exchange; // exchanges between systems: ports, routes, properties
 pub mod receipt; // receipts: dispositions and attempts
+pub mod mail_provider; // mails to mailbox providers by day
 pub mod state; // state of matching between batches, as pages
 
 pub mod field; // typed fields and rows

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    delivery_policy::DigestWindow,
     hours::Hours,
     id::Name,
     problem::{Code, Problem},
+    time::Timestamp,
 };
 
 /// Most quiet hours of one subscriber.
@@ -24,6 +26,12 @@ pub struct Preferences {
     /// Quiet hours in the subscriber's time zone. Notifications in these hours wait for their end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub quiet_hours: Vec<Hours>,
+    /// End of a pause: until then no notifications are sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_until: Option<Timestamp>,
+    /// Whether the subscriber receives critical notifications only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub only_critical: bool,
     /// Preferences by scope: `<application>/<notification class>`, `<application>` or `*`. For each setting the most
     /// specific scope that has it applies.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -43,6 +51,9 @@ pub struct Preference {
     /// Preferred channels, the most preferred first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prefer: Vec<Name>,
+    /// Digest window, `hourly` or `daily 08:00`, in place of that of a class with digests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<DigestWindow>,
 }
 
 /// Preferences that apply to one class.
@@ -55,7 +66,17 @@ pub struct Choice<'a> {
 impl Preferences {
     /// Whether there are no preferences.
     pub fn is_empty(&self) -> bool {
-        self.quiet_hours.is_empty() && self.notifications.is_empty()
+        *self == Preferences::default()
+    }
+
+    /// Whether the subscriber receives nothing but critical notifications now.
+    pub fn is_only_critical(&self, now: Timestamp) -> bool {
+        self.only_critical || self.is_paused(now)
+    }
+
+    /// Whether the notifications are paused.
+    pub fn is_paused(&self, now: Timestamp) -> bool {
+        self.paused_until.is_some_and(|end| now < end)
     }
 
     /// The preferences for a class.
@@ -81,6 +102,19 @@ impl Preferences {
             let path = format!("preferences.notifications.{key}");
             too_many(format!("{path}.channels"), preference.channels.len(), CHANNELS_MAX);
             too_many(format!("{path}.prefer"), preference.prefer.len(), CHANNELS_MAX);
+        }
+        for (key, preference) in &self.notifications {
+            if let Some(window @ (DigestWindow::Batch | DigestWindow::After(_))) = preference.digest {
+                problems.push(
+                    Problem::new(
+                        Code::UnknownValue,
+                        format!("preferences.notifications.{key}.digest"),
+                        format!("`{window}` has no fixed times"),
+                    )
+                    .param("value", window.to_string())
+                    .hint("give `hourly` or `daily 08:00`"),
+                );
+            }
         }
         for key in self.notifications.keys().filter(|key| !is_key(key)) {
             problems.push(
@@ -115,6 +149,11 @@ impl<'a> Choice<'a> {
     /// Whether a channel may be used.
     pub fn allows(&self, channel: &Name) -> bool {
         self.declared().find_map(|preference| preference.channels.get(channel).copied()).unwrap_or(true)
+    }
+
+    /// The digest window.
+    pub fn digest(&self) -> Option<DigestWindow> {
+        self.declared().find_map(|preference| preference.digest)
     }
 
     /// The preferred channels.
@@ -160,6 +199,23 @@ mod tests {
         let again: Preferences =
             serde_json::from_str(&serde_json::to_string(&preferences).expect("JSON")).expect("preferences");
         assert_eq!(again, preferences);
+    }
+
+    #[test]
+    fn a_pause_ends_and_digest_windows_have_fixed_times() {
+        let preferences: Preferences = serde_json::from_str(
+            r#"{"paused_until": "2026-12-06T10:00:00Z", "only_critical": false,
+                "notifications": {"quakes": {"digest": "daily 08:00"}, "stock": {"digest": "10m"}}}"#,
+        )
+        .expect("preferences");
+        let at = |text: &str| preferences.is_only_critical(text.parse().expect("a time"));
+        assert!(at("2026-12-06T09:59:59Z") && !at("2026-12-06T10:00:00Z"));
+        let digest = preferences.of(&name("quakes"), &name("alert")).digest();
+        assert_eq!(digest, Some(DigestWindow::Daily(480)));
+        let paths: Vec<String> = preferences.check().into_iter().map(|problem| problem.path).collect();
+        assert_eq!(paths, ["preferences.notifications.stock.digest"]);
+        let always = Preferences { only_critical: true, ..Preferences::default() };
+        assert!(always.is_only_critical(Timestamp(0)) && !always.is_empty());
     }
 
     #[test]

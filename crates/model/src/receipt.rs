@@ -60,8 +60,11 @@ pub enum ReasonKind {
     Address,
     /// The receiver said that the address no longer exists; further messages to it are pointless.
     Gone,
-    /// The receiver said that the address is unknown, and its channel suppresses such addresses.
+    /// The receiver said that the address is unknown, and its channel counts such replies.
     Bounced,
+    /// The receiver refused the message for a reason that may pass, such as a full mailbox, and its channel counts such
+    /// replies.
+    SoftBounced,
     /// The address is suppressed after a bounce or complaint.
     Suppressed,
     /// The content could not be rendered.

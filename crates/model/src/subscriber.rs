@@ -98,6 +98,8 @@ pub enum DeviceState {
     Bounced,
     /// The receiver has failed for days.
     Failed,
+    /// The owner of the address has not confirmed it.
+    Pending,
 }
 
 /// Problems of a locale or time zone.

@@ -1,6 +1,7 @@
 //! Subscriptions: typed parameters of one subscription class, with an optional filter and schedule.
 
 use crate::{
+    consent::ConsentState,
     filter::Filter,
     id::{Name, SubscriberId, SubscriberNumber, SubscriptionId},
     time::Timestamp,
@@ -30,6 +31,8 @@ pub struct Subscription {
     pub values: Box<str>,
     /// Its filter, schedule and snooze.
     pub terms: SubscriptionParams,
+    /// State of its consent; `None` if it needs none. It is enabled only if the state permits.
+    pub consent: Option<ConsentState>,
     /// Creation time.
     pub created_at: Timestamp,
     /// Time of the last change.

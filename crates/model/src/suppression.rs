@@ -2,8 +2,8 @@
 //! operator.
 //!
 //! A [`Suppression`] applies to an address within a protocol, for all devices and applications, or to one device.
-//! Bounces and complaints arrive as [`Report`]s; [`Policy::take`] computes the suppression after a report and holds
-//! all the rules.
+//! Bounces and complaints arrive as [`Report`]s. The policy of feedback counts them; the thresholds are those of
+//! [`Policy`].
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -24,7 +24,8 @@ pub const SOFT_BOUNCES_MAX: u32 = 100;
 
 /// Target of a suppression.
 ///
-/// Its text is `address/<protocol>/<address>` or `device/<subscriber>/<device>`; lists are ordered by these texts.
+/// Its text is `address/<protocol>/<address>`, `channel/<application>/<channel>/<address>` or
+/// `device/<subscriber>/<device>`; lists are ordered by these texts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
     /// An address, on any device.
@@ -32,6 +33,15 @@ pub enum Target {
         /// The protocol whose channels use it.
         protocol: Name,
         /// The address in canonical form: see [`canonical`].
+        address: String,
+    },
+    /// An address, on one channel of an application: its owner replied STOP to a message of that channel.
+    Channel {
+        /// The application.
+        application: Name,
+        /// The channel.
+        channel: Name,
+        /// The address in the form of [`reply_address`].
         address: String,
     },
     /// One device of a subscriber.
@@ -44,9 +54,23 @@ pub enum Target {
 }
 
 impl Target {
+    /// The address, unless it is a device.
+    pub fn text_address(&self) -> Option<&str> {
+        match self {
+            Target::Address { address, .. } | Target::Channel { address, .. } => Some(address),
+            Target::Device { .. } => None,
+        }
+    }
+
     /// An address within a protocol, in canonical form.
     pub fn address(protocol: &Name, address: &str) -> Target {
         Target::Address { protocol: protocol.clone(), address: canonical(protocol, address) }
+    }
+
+    /// An address on a channel, in the form of [`reply_address`].
+    pub fn channel(application: &Name, channel: &Name, address: &str) -> Target {
+        let (application, channel) = (application.clone(), channel.clone());
+        Target::Channel { application, channel, address: reply_address(address) }
     }
 
     /// The same target as versions before 2026-11-27 stored it, if that differs: mailboxes had their domain in
@@ -76,10 +100,31 @@ pub fn bound(address: &str) -> String {
     Mailbox::parse(address).map_or_else(|_| address.trim().to_lowercase(), |mailbox| mailbox.canonical())
 }
 
+/// Form of an address in which a reply to it is compared: of a phone number its digits after the international prefix
+/// (E.164), of any other address that of [`bound`].
+pub fn reply_address(address: &str) -> String {
+    let address = address.trim();
+    let is_number =
+        address.bytes().all(|byte| byte.is_ascii_digit() || b"+-.() ".contains(&byte)) && address.contains(is_digit);
+    if !is_number {
+        return bound(address);
+    }
+    let digits: String = address.chars().filter(|c| c.is_ascii_digit()).collect();
+    match digits.strip_prefix("00").filter(|_| !address.starts_with('+')) {
+        Some(international) => international.to_owned(),
+        None => digits,
+    }
+}
+
+fn is_digit(c: char) -> bool {
+    c.is_ascii_digit()
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Target::Address { protocol, address } => write!(f, "address/{protocol}/{address}"),
+            Target::Channel { application, channel, address } => write!(f, "channel/{application}/{channel}/{address}"),
             Target::Device { subscriber, device } => write!(f, "device/{subscriber}/{device}"),
         }
     }
@@ -87,7 +132,7 @@ impl fmt::Display for Target {
 
 /// A text that is not a [`Target`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is neither `address/<protocol>/<address>` nor `device/<subscriber>/<device>`")]
+#[error("`{0}` is not `address/<protocol>/<address>`, `channel/<application>/<channel>/<address>` or `device/…/…`")]
 pub struct TargetError(pub String);
 
 impl FromStr for Target {
@@ -100,6 +145,12 @@ impl FromStr for Target {
             (Some("address"), Some(protocol), Some(address)) if !address.is_empty() => {
                 let protocol = protocol.parse().map_err(|_| wrong())?;
                 Ok(Target::Address { protocol, address: address.to_owned() })
+            }
+            (Some("channel"), Some(application), Some(rest)) => {
+                let (channel, address) =
+                    rest.split_once('/').filter(|(_, address)| !address.is_empty()).ok_or_else(wrong)?;
+                let [application, channel] = [application, channel].map(|name| name.parse().map_err(|_| wrong()));
+                Ok(Target::Channel { application: application?, channel: channel?, address: address.to_owned() })
             }
             (Some("device"), Some(subscriber), Some(device)) => Ok(Target::Device {
                 subscriber: subscriber.parse().map_err(|_| wrong())?,
@@ -244,8 +295,22 @@ pub struct Policy {
     pub soft_bounce_window: Duration,
     /// Duration after soft bounces. `None`: until it is lifted.
     pub soft_bounce_lasts: Option<Duration>,
+    /// Hard bounces within the window that suppress; 0: none do.
+    pub hard_bounces: u32,
+    /// The window of hard bounces.
+    pub hard_bounce_window: Duration,
     /// Duration after a hard bounce. `None`: until it is lifted.
     pub hard_bounce_lasts: Option<Duration>,
+    /// Challenges within the window that suppress; 0: none do.
+    pub challenges: u32,
+    /// The window of challenges.
+    pub challenge_window: Duration,
+    /// Duration after challenges. `None`: until it is lifted.
+    pub challenge_lasts: Option<Duration>,
+    /// Complaints within the window that suppress; 0: none do.
+    pub complaints: u32,
+    /// The window of complaints.
+    pub complaint_window: Duration,
     /// Causes that do not stop notifications of a critical class. Only those with [`Cause::may_pass`] count.
     pub critical_passes: Vec<Cause>,
 }
@@ -257,7 +322,14 @@ impl Default for Policy {
             soft_bounces: 5,
             soft_bounce_window: days(14),
             soft_bounce_lasts: Some(days(30)),
+            hard_bounces: 1,
+            hard_bounce_window: days(1),
             hard_bounce_lasts: None,
+            challenges: 0,
+            challenge_window: days(30),
+            challenge_lasts: Some(days(30)),
+            complaints: 1,
+            complaint_window: days(1),
             critical_passes: vec![Cause::SoftBounce],
         }
     }
@@ -267,58 +339,6 @@ impl Policy {
     /// Whether a notification of a critical class is sent despite this cause.
     pub fn ignores(&self, cause: Cause) -> bool {
         cause.may_pass() && self.critical_passes.contains(&cause)
-    }
-
-    /// The suppression after a report, given the one before; unchanged if the report adds nothing.
-    ///
-    /// A more severe cause replaces a less severe one, the same cause is renewed with the text of the report, and a
-    /// less severe one changes nothing. Soft bounces count up to the limit, each notification once; those older than
-    /// the window do not count.
-    pub fn take(&self, before: Option<Suppression>, report: Report, now: Timestamp) -> Suppression {
-        // A suppression bound to a previous address of the device does not apply to the present one.
-        let is_same = |found: &Suppression| found.address.is_none() || found.address == report.address;
-        let before = before.filter(|found| found.is_active(now) && is_same(found));
-        let Report { target, address, cause, origin, detail, notification } = report;
-        // A suppression for any address of the device stays so.
-        let address = address.filter(|_| before.as_ref().is_none_or(|found| found.address.is_some()));
-        let heavier = before.as_ref().filter(|found| found.in_force && found.cause > cause);
-        if let Some(found) = heavier {
-            return found.clone();
-        }
-        let mut bounces = before.as_ref().map(|found| found.bounces.clone()).unwrap_or_default();
-        if cause == Cause::SoftBounce {
-            let is_told = |bounce: &SoftBounce| notification.is_some() && bounce.notification == notification;
-            if let Some(found) = before.as_ref().filter(|_| bounces.iter().any(is_told)) {
-                return found.clone();
-            }
-            bounces.retain(|bounce| now.since(bounce.at) < self.soft_bounce_window);
-            bounces.push(SoftBounce { at: now, notification });
-            let most = self.soft_bounces.clamp(1, SOFT_BOUNCES_MAX) as usize;
-            bounces.drain(..bounces.len().saturating_sub(most));
-        }
-        let same = before.filter(|found| found.cause == cause);
-        let limit = self.soft_bounces.clamp(1, SOFT_BOUNCES_MAX) as usize;
-        let was_in_force = same.as_ref().is_some_and(|found| found.in_force);
-        let in_force = cause != Cause::SoftBounce || was_in_force || bounces.len() >= limit;
-        let lasts = match cause {
-            Cause::SoftBounce if !in_force => Some(self.soft_bounce_window),
-            Cause::SoftBounce => self.soft_bounce_lasts,
-            Cause::HardBounce => self.hard_bounce_lasts,
-            Cause::Manual | Cause::Unsubscribed | Cause::Complaint => None,
-        };
-        Suppression {
-            target,
-            address,
-            cause,
-            in_force,
-            origin,
-            detail: cut(detail),
-            notification: same.as_ref().and_then(|found| found.notification).or(notification),
-            bounces,
-            since: same.filter(|found| found.in_force == in_force).map_or(now, |found| found.since),
-            updated_at: now,
-            expires_at: lasts.map(|lasts| now + lasts),
-        }
     }
 }
 
@@ -353,98 +373,14 @@ mod tests {
         text.parse().expect("a name")
     }
 
-    fn report(cause: Cause, notification: Option<u32>) -> Report {
-        Report {
-            target: Target::address(&name("smtp"), " Bob@Example.ORG"),
-            address: None,
-            cause,
-            origin: "test".to_owned(),
-            detail: String::new(),
-            notification: notification
-                .map(|ordinal| NotificationId { batch: crate::id::NotificationBatchId(3), ordinal }),
-        }
-    }
-
-    /// Applies reports, as `day cause[notification]`, and compares the state after each.
-    fn check(policy: &Policy, reports: &[(u64, Cause, Option<u32>)], expected: &[&str]) {
-        let mut known = None;
-        let mut states = Vec::new();
-        for (day, cause, notification) in reports {
-            let now = Timestamp::from_millis(*day as i64 * 86_400_000);
-            let after = policy.take(known.take(), report(*cause, *notification), now);
-            let force = if after.in_force { "in force" } else { "counted" };
-            let ends =
-                after.expires_at.map_or_else(|| "never".to_owned(), |end| format!("day {}", end.0 / 86_400_000_000));
-            states.push(format!("{} {force} {} bounces, ends {ends}", after.cause.word(), after.bounces.len()));
-            known = Some(after);
-        }
-        assert_eq!(states, expected);
-    }
-
-    #[test]
-    fn soft_bounces_count_up_to_the_limit() {
-        let policy = Policy { soft_bounces: 3, ..Policy::default() };
-        check(
-            &policy,
-            &[
-                (0, Cause::SoftBounce, Some(1)),
-                (1, Cause::SoftBounce, Some(1)),
-                (10, Cause::SoftBounce, None),
-                (15, Cause::SoftBounce, None),
-                (16, Cause::SoftBounce, Some(4)),
-                (17, Cause::SoftBounce, Some(5)),
-            ],
-            &[
-                "soft_bounce counted 1 bounces, ends day 14",
-                "soft_bounce counted 1 bounces, ends day 14",
-                "soft_bounce counted 2 bounces, ends day 24",
-                "soft_bounce counted 2 bounces, ends day 29",
-                "soft_bounce in force 3 bounces, ends day 46",
-                "soft_bounce in force 3 bounces, ends day 47",
-            ],
-        );
-    }
-
-    #[test]
-    fn a_heavier_cause_takes_the_place_of_a_lighter_one() {
-        let policy = Policy { hard_bounce_lasts: Some(Duration::from_secs(90 * 86_400)), ..Policy::default() };
-        check(
-            &policy,
-            &[
-                (0, Cause::SoftBounce, None),
-                (1, Cause::HardBounce, None),
-                (2, Cause::SoftBounce, None),
-                (3, Cause::HardBounce, None),
-                (4, Cause::Complaint, None),
-                (5, Cause::HardBounce, None),
-            ],
-            &[
-                "soft_bounce counted 1 bounces, ends day 14",
-                "hard_bounce in force 1 bounces, ends day 91",
-                "hard_bounce in force 1 bounces, ends day 91",
-                "hard_bounce in force 1 bounces, ends day 93",
-                "complaint in force 1 bounces, ends never",
-                "complaint in force 1 bounces, ends never",
-            ],
-        );
-    }
-
-    #[test]
-    fn an_expired_suppression_has_no_effect() {
-        let policy = Policy { hard_bounce_lasts: Some(Duration::from_secs(86_400)), ..Policy::default() };
-        check(
-            &policy,
-            &[(0, Cause::HardBounce, None), (1, Cause::SoftBounce, None)],
-            &["hard_bounce in force 0 bounces, ends day 1", "soft_bounce counted 1 bounces, ends day 15"],
-        );
-    }
-
     #[test]
     fn targets_are_texts() {
         for text in ["address/smtp/bob@example.org", "address/http/https://example.org/a/b", "device/a:b/phone"] {
             assert_eq!(text.parse::<Target>().map(|target| target.to_string()), Ok(text.to_owned()));
         }
-        for text in ["address/smtp/", "address/smtp", "device/a", "device/a/b/c", "x/y/z", ""] {
+        let wrong =
+            ["address/smtp/", "address/smtp", "channel/a/b", "channel/a/b/", "device/a", "device/a/b/c", "x/y/z", ""];
+        for text in wrong {
             assert!(text.parse::<Target>().is_err(), "{text}");
         }
         assert_eq!(Target::address(&name("smtp"), " Bob@Example.ORG").to_string(), "address/smtp/bob@example.org");

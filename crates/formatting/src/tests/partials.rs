@@ -117,7 +117,7 @@ fn problems_of_partials_are_found_at_compile_time() {
             1:87: n.content.templates.base.html: a tuple can only hold constants; write a list: `[a, b]`
             1:107: n.content.templates.base.html: arguments cannot be spread; write them one by one
             1:118: n.content.templates.base.html: is not known; use another name
-            1:104: n.content.templates.base.html: the template uses `f`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification"#]],
+            1:104: n.content.templates.base.html: the template uses `f`, which is unknown; known are magnitude, place, count, at, tags, more, note, event, sub, subscriber, device, notification, preferences_link, confirm_link, confirm_code"#]],
     );
 }
 
@@ -241,10 +241,10 @@ fn fields_are_computed_when_formatted() {
         1:1: n.computed.b: syntax error: unexpected end of input, expected expression; give one expression, without braces
         1:1: n.computed.c: syntax error: unexpected input after expression; give one expression, without braces
         1:1: n.computed.d: the template uses `a`, which is unknown; did you mean `at`?
-        1:29: n.content.templates.base.text: the template uses `all.tags`, which is unknown; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification
-        1:17: n.content.templates.base.text: the template uses `miles`, which is unknown; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification
-        1:4: n.content.templates.base.text: the template uses `severe`, which is unknown; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification
-        1:7: n.content.templates.base.headers.X-Test: the template uses `severe`, which is unknown; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification"#]].assert_eq(&found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+        1:29: n.content.templates.base.text: the template uses `all.tags`, which is unknown; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification, preferences_link, confirm_link, confirm_code
+        1:17: n.content.templates.base.text: the template uses `miles`, which is unknown; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification, preferences_link, confirm_link, confirm_code
+        1:4: n.content.templates.base.text: the template uses `severe`, which is unknown; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification, preferences_link, confirm_link, confirm_code
+        1:7: n.content.templates.base.headers.X-Test: the template uses `severe`, which is unknown; known are magnitude, place, count, at, tags, more, note, a, b, c, d, event, sub, subscriber, device, notification, preferences_link, confirm_link, confirm_code"#]].assert_eq(&found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
     known.computed = [(name("severe"), "10 // (count - count)".to_owned())].into();
     let formatter = Formatter::compile("n", &templates(&[("", Part::Text, "x")]), &known).expect("right");
     let error = formatter.format(None, "email", &Sample::new("Kobe").scope()).expect_err("it cannot");

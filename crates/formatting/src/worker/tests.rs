@@ -361,3 +361,13 @@ fn round_trip_of_a_worker_beside_a_call() {
         );
     }
 }
+
+#[test]
+fn a_starter_thread_that_has_ended_is_replaced() {
+    let pool = Pool::start();
+    // The receiver of this channel is gone, as after a panic of the thread.
+    *pool.starter.lock().unwrap_or_else(PoisonError::into_inner) = Some(mpsc::channel().0);
+    let worker = pool.start_worker().expect("a worker of a new thread");
+    drop(worker);
+    assert!(pool.start_worker().is_ok(), "the new thread goes on");
+}

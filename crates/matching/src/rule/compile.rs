@@ -123,8 +123,9 @@ pub(super) fn compile_rule(
             (None, None) => BatchUnit::Notification,
         },
         expires_after: notification.expires_after,
-        // A scheduled rule does not fire on events; a firing compiles it without its schedule.
-        enabled: rule.enabled && rule.schedule.is_none(),
+        // A scheduled rule does not fire on events, and a rule on lifecycle events is not evaluated by the index; a firing
+        // compiles it without its schedule or binding.
+        enabled: rule.enabled && rule.schedule.is_none() && event.lifecycle.is_none(),
         audience: None,
         timeout: rule.timeout,
         filters: None,

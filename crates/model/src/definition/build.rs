@@ -7,9 +7,13 @@ mod templates; // templates by channel and locale
 mod notifications; // notification classes
 mod endpoints; // sources, channels and functions
 mod rules; // rules and their schedules
+mod lifecycle; // event classes bound to the life of subscriptions, delays of rules
 mod chronicles; // chronicles of event classes
 mod collections; // collections
+mod consent; // double opt-in of subscription classes
+mod pages; // hosted pages: branding, and the titles of classes
 mod raises; // events raised by row changes
+mod broadcasts; // names that broadcasts reserve
 
 use std::collections::BTreeMap;
 
@@ -37,12 +41,13 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Application {
         name: name(root, "application").unwrap_or_else(|| "unnamed".parse().expect("`unnamed` is a name")),
         description: text(root, "description"),
         events: builder.section("events", |_, path, node, builder| {
-            let fields = builder.fields(node, path);
+            let (lifecycle, fields) = builder.bound_fields(node, path);
             let chronicles = builder.chronicles(node, path, &fields);
             let ordered = node.get("ordered");
             let ordered = ordered.map(|given| Ordered { by: builder.key(given, &join(path, "ordered"), &fields) });
             let (retention, throttle) = (duration(node, "retention"), throttle(node, "throttle"));
-            EventClass { fields, description: text(node, "description"), chronicles, ordered, retention, throttle }
+            let description = text(node, "description");
+            EventClass { fields, description, chronicles, ordered, retention, throttle, lifecycle }
         }),
         attributes: builder.named_fields(root, "attributes", "attributes"),
         subscriptions: builder.section("subscriptions", |_, path, node, builder| SubscriptionClass {
@@ -50,6 +55,7 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Application {
             description: text(node, "description"),
             filter: dialects(node),
             schedule: presence(node, "schedule"),
+            consent: builder.consent(node, path),
         }),
         notifications: builder.section("notifications", |_, path, node, builder| builder.notification(node, path)),
         partials: builder.section("partials", |_, path, node, builder| {
@@ -63,13 +69,16 @@ pub fn application(root: &Node, problems: &mut Vec<Problem>) -> Application {
         collections: builder.section("collections", |_, path, node, builder| builder.collection(node, path)),
         retention: retention(root),
         limits: limits(root),
+        pages: builder.pages(root),
     };
     builder.add_due_class(&mut application);
     let rules = builder.rules(&application);
     builder.check_order(&application, &rules);
+    builder.check_lifecycle(&application, &rules);
     builder.check_collections(&application.collections);
     builder.check_raises(&application);
     builder.check_endpoint_events(&application);
+    builder.check_broadcast_names();
     Application { rules, ..application }
 }
 
@@ -107,6 +116,7 @@ fn limits(root: &Node) -> Limits {
         distinct_filters: given("distinct_filters").unwrap_or(default.distinct_filters),
         unindexed_filters: given("unindexed_filters").unwrap_or(default.unindexed_filters),
         notifications_per_event: given("notifications_per_event").unwrap_or(default.notifications_per_event),
+        delayed_notifications: given("delayed_notifications").unwrap_or(default.delayed_notifications),
         throttle: node.and_then(|node| throttle(node, "throttle")),
         schedule_throttle: node.and_then(|node| throttle(node, "schedule_throttle")),
         skip_older_than: node.and_then(|node| duration(node, "skip_older_than")),

@@ -62,6 +62,9 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
     };
     found.section("events", "event class", &given(old), &given(new), |found, path, old, new| {
         found.description(path, &old.description, &new.description);
+        if old.lifecycle != new.lifecycle {
+            found.changed(format!("{path}.on"), "the changes of subscriptions that are its events change, from now on");
+        }
         found.fields(path, &old.fields, &new.fields, FieldsOf::Events);
         found.chronicles(path, old, new);
         found.retention(path, old.retention, new.retention);
@@ -94,6 +97,15 @@ pub fn difference(old: &Application, new: &Application) -> Vec<Difference> {
             }
             if old.schedule != new.schedule {
                 found.changed(format!("{path}.schedule"), "whether subscriptions have a schedule changes");
+            }
+            let sentence = match (&old.consent, &new.consent) {
+                (None, Some(_)) => Some("new subscriptions need a consent; existing ones stay as they are"),
+                (Some(_), None) => Some("new subscriptions need no consent; pending ones still do"),
+                (old, new) if old != new => Some("the double opt-in changes, for new requests"),
+                _ => None,
+            };
+            if let Some(sentence) = sentence {
+                found.changed(format!("{path}.consent"), sentence);
             }
         },
     );
@@ -469,6 +481,21 @@ impl Differences {
             };
             self.changed(format!("{path}.schedule"), sentence);
         }
+        if old.delay != new.delay {
+            let sentence = match (&old.delay, &new.delay) {
+                (_, None) => {
+                    "its notifications are sent at once; those that wait are dropped when they are due".to_owned()
+                }
+                (None, Some(new)) => format!("its notifications are sent after {}", write_duration(new.after)),
+                (Some(old), Some(new)) if old.after != new.after => format!(
+                    "its notifications are sent after {} (was {}); those that wait keep their due time",
+                    write_duration(new.after),
+                    write_duration(old.after)
+                ),
+                _ => "the events that cancel its notifications change, from now on".to_owned(),
+            };
+            self.changed(format!("{path}.after"), sentence);
+        }
         if old.timeout != new.timeout {
             let sentence =
                 format!("a firing may take {} (was {})", write_duration(new.timeout), write_duration(old.timeout));
@@ -533,6 +560,12 @@ impl Differences {
                 "notifications of one event",
                 old.notifications_per_event,
                 new.notifications_per_event,
+            ),
+            (
+                "delayed_notifications",
+                "delayed notifications that wait",
+                old.delayed_notifications,
+                new.delayed_notifications,
             ),
         ];
         for (key, what, old, new) in numbers.into_iter().filter(|(_, _, old, new)| old != new) {

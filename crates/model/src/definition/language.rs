@@ -7,6 +7,7 @@ pub(super) use super::shape::{Keys, Shape, optional, required};
 use crate::{
     chronicle::{CHRONICLES_MAX, KEY_FIELDS_MAX},
     collection::{FIELDS_MAX, RAISES_MAX, SHARES_MAX},
+    consent::{ATTEMPTS_MAX, MESSAGES_MAX},
 };
 
 pub(super) const DAY: u64 = 86_400;
@@ -51,7 +52,37 @@ pub static APPLICATION: Shape = Shape::Object(&[
     ),
     optional("retention", &RETENTION, "Retention of finished work."),
     optional("limits", &LIMITS, "Limits of the application."),
+    optional("pages", &PAGES, "Hosted pages that subscribers see: branding, and the titles of classes."),
 ]);
+
+static PAGES: Shape = Shape::Object(&[
+    optional(
+        "name",
+        &Shape::Text,
+        "Name of the sender, the heading of each page; `pages.name` of the installation if not given.",
+    ),
+    optional("logo", &Shape::Text, "HTTPS address of a logo; that of the installation if not given."),
+    optional(
+        "accent",
+        &Shape::Text,
+        "Colour of buttons and links, such as `#0a6ebd`; that of the installation if not given.",
+    ),
+    optional("footer", &Shape::Text, "Text at the end of each page; that of the installation if not given."),
+    optional("imprint", &Shape::Text, "HTTPS address of the imprint; that of the installation if not given."),
+    optional("notifications", &CLASSES, "Titles and descriptions of notification classes, for subscribers."),
+    optional("subscriptions", &CLASSES, "Titles and descriptions of subscription classes, for subscribers."),
+]);
+static CLASSES: Shape = Shape::Entries { keys: Keys::Names, of: &CLASS, most: 1_000 };
+static CLASS: Shape = Shape::Object(&[
+    optional("title", &TEXTS, "The title, as a text or as texts by language; made from the name if not given."),
+    optional(
+        "description",
+        &TEXTS,
+        "The description, as a text or as texts by language; that of the class if not given.",
+    ),
+]);
+static TEXTS: Shape = Shape::Either(&[&Shape::Text, &BY_LANGUAGE]);
+static BY_LANGUAGE: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Text, most: 100 };
 
 static COLLECTIONS: Shape = Shape::Entries { keys: Keys::Names, of: &COLLECTION, most: 200 };
 static COLLECTION: Shape = Shape::Object(&[
@@ -163,7 +194,19 @@ static COMBINED: Shape =
 static EVENTS: Shape = Shape::Entries { keys: Keys::Names, of: &EVENT, most: 1_000 };
 static EVENT: Shape = Shape::Object(&[
     optional("description", &Shape::Text, "A description for readers."),
-    required("fields", &FIELDS, "The fields of an event."),
+    optional("fields", &FIELDS, "The fields of an event. Required without `on`."),
+    optional(
+        "on",
+        &Shape::Choice(&[
+            "subscription.requested",
+            "subscription.confirmed",
+            "subscription.changed",
+            "subscription.ended",
+        ]),
+        "A change in the life of a subscription: each such change is an event of this class, with built-in fields. A \
+         rule on it reaches exactly the subscription of the event.",
+    ),
+    optional("of", &LIFECYCLE_OF, "Subscription classes whose changes are events, with `on`; all if not given."),
     optional(
         "chronicles",
         &CHRONICLES,
@@ -189,6 +232,8 @@ static EVENT: Shape = Shape::Object(&[
          affected. No throttle if not given.",
     ),
 ]);
+static LIFECYCLE_OF: Shape = Shape::Either(&[&Shape::Name, &LIFECYCLE_CLASSES]);
+static LIFECYCLE_CLASSES: Shape = Shape::List { of: &Shape::Name, most: 100 };
 static ORDERED: Shape = Shape::Object(&[optional(
     "by",
     &KEY,
@@ -252,7 +297,46 @@ static SUBSCRIPTION: Shape = Shape::Object(&[
         "Whether a subscription has its own schedule, for rules with `schedule: subscription`; `forbidden` if not \
          given.",
     ),
+    optional(
+        "consent",
+        &CONSENT,
+        "Double opt-in: a subscription is pending, and not matched, until the owner of its address confirms. No \
+         consent is needed if not given.",
+    ),
 ]);
+static CONSENT: Shape = Shape::Either(&[&Shape::Choice(&["double_opt_in"]), &CONSENT_POLICY]);
+static CONSENT_POLICY: Shape = Shape::Object(&[
+    optional("mode", &Shape::Choice(&["double_opt_in"]), "`double_opt_in` if not given."),
+    optional(
+        "expires_after",
+        &Shape::Duration { least: seconds(60), most: seconds(366 * DAY) },
+        "Lifetime of a request; a subscription that is not confirmed by then is removed. 7d if not given.",
+    ),
+    optional(
+        "resend_after",
+        &Shape::Duration { least: seconds(1), most: seconds(31 * DAY) },
+        "Shortest time between two confirmation messages of a subscription; 5m if not given.",
+    ),
+    optional(
+        "messages_per_day",
+        &Shape::Integer { least: 1, most: MESSAGES_MAX as i64 },
+        "Most confirmation messages of a subscription within 24 hours; 5 if not given.",
+    ),
+    optional(
+        "attempts",
+        &Shape::Integer { least: 1, most: ATTEMPTS_MAX as i64 },
+        "Wrong codes after which a request takes no more codes; 5 if not given.",
+    ),
+    optional("text", &Shape::Text, "Text that the person agrees to. The confirmation page and the evidence have it."),
+    optional("version", &Shape::Text, "Version of the text, for the evidence."),
+    optional(
+        "skip",
+        &SKIP,
+        "Ways by which a subscription may be stored as confirmed without a message, with the scope `consent:write` \
+         and a proof; `[import]` if not given.",
+    ),
+]);
+static SKIP: Shape = Shape::List { of: &Shape::Choice(&["import", "api"]), most: 2 };
 static FILTER: Shape = Shape::Either(&[&DIALECT, &DIALECTS]);
 pub(super) static DIALECT: Shape = Shape::Choice(&["cel", "jmespath", "event_pattern"]);
 static DIALECTS: Shape = Shape::List { of: &DIALECT, most: 3 };
@@ -504,7 +588,28 @@ static RULE: Shape = Shape::Object(&[
         &Shape::Text,
         "State key, in CEL over `event`: `cooldown`, `rearm` and `changed` apply to each of its values separately.",
     ),
+    optional(
+        "after",
+        &Shape::Duration { least: seconds(1), most: seconds(366 * DAY) },
+        "Delay of its notifications, from the acceptance of the event. When it is due, the rule is evaluated again with \
+         the subscription as it is then. At once if not given.",
+    ),
+    optional(
+        "key",
+        &Shape::Text,
+        "Correlation key of a delayed notification, in CEL over `event`: an event of `cancel_on` with an equal key \
+         cancels it.",
+    ),
+    optional(
+        "cancel_on",
+        &CANCEL_ON,
+        "Event classes that cancel a delayed notification: names, or each with an expression over its event, in place \
+         of `key`. A class with `on` cancels the notifications of its subscription.",
+    ),
 ]);
+static CANCEL_ON: Shape = Shape::Either(&[&Shape::Text, &CANCEL_CLASSES, &CANCEL_KEYS]);
+static CANCEL_CLASSES: Shape = Shape::List { of: &Shape::Text, most: 16 };
+static CANCEL_KEYS: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Text, most: 16 };
 static RULE_SCHEDULE: Shape = Shape::Either(&[&Shape::Text, &SCHEDULE_FIELDS]);
 static SCHEDULE_FIELDS: Shape = Shape::Object(&[
     required("start", &Shape::Text, "First time, such as `2027-01-04T08:00`; also completes absent parts of the rule."),
@@ -667,6 +772,12 @@ static LIMITS: Shape = Shape::Object(&[
         "notifications_per_event",
         &COUNT,
         "Most notifications of one event; further ones are suspended. 100,000,000 if not given.",
+    ),
+    optional(
+        "delayed_notifications",
+        &COUNT,
+        "Most notifications of delayed rules that wait; a rule that makes more fails and is listed. 1,000,000 if not \
+         given.",
     ),
     optional("throttle", &THROTTLE, "Rate limit of notifications; events above it wait. No throttle if not given."),
     optional(

@@ -1,10 +1,12 @@
 mod attributes;
 mod chronicles;
 mod collections;
+mod consent;
 mod differences;
 mod files;
 mod functions;
 mod hostile;
+mod lifecycle;
 mod schedules;
 mod secrets;
 mod text;
@@ -397,6 +399,7 @@ fn a_definition_becomes_an_application() {
             "distinct_filters": 10000000,
             "unindexed_filters": 1000,
             "notifications_per_event": 100000000,
+            "delayed_notifications": 1000000,
             "throttle": null,
             "skip_older_than": null,
             "schedule_interval": {

@@ -106,6 +106,10 @@ codes! {
         "A value refers to an object that does not exist." "Create the object first, or correct the reference.";
     Cyclic "cyclic" ["value"]
         "An object refers to itself, directly or through others." "Remove one reference of the cycle.";
+    ConsentRequired "consent_required" []
+        "The subscription needs the consent of its owner." "Request the consent, or give its proof where the class allows it.";
+    NotConfirmed "not_confirmed" []
+        "The code is wrong, was used too often, or its request has expired." "Request another message.";
     Conflict "conflict" []
         "The state of an object does not allow this." "Change the state first, or repeat with the current version.";
     LimitReached "limit_reached" ["limit"]

@@ -39,7 +39,7 @@ impl<'a> Builder<'a> {
     /// Adds the class of due times, if a rule is scheduled.
     pub(super) fn add_due_class(&mut self, application: &mut Application) {
         let rules = self.root.get("rules").map_or(&[][..], Node::entries);
-        if !rules.iter().any(|rule| is_scheduled(&rule.value)) {
+        if !rules.iter().any(|rule| is_scheduled(&rule.value) || rule.value.get("after").is_some()) {
             return;
         }
         let class = due_class();
@@ -48,7 +48,7 @@ impl<'a> Builder<'a> {
                 Problem::new(Code::ReservedName, "events.due", "is the class of the due times of scheduled rules");
             self.problems.push(problem.hint("choose another name").position(own.line, own.column));
         }
-        let description = Some("A scheduled rule is due.".to_owned());
+        let description = Some("A scheduled or delayed rule is due.".to_owned());
         let throttle = application.limits.schedule_throttle;
         let due = EventClass { fields: due_fields(), description, throttle, ..EventClass::default() };
         application.events.insert(class, due);
@@ -121,6 +121,7 @@ impl<'a> Builder<'a> {
             let hint = format!("give `subscriptions.{name}` a `schedule: optional` or `required`");
             self.problems.push(given.problem(Code::MissingCounterpart, &join(path, "schedule"), message).hint(hint));
         }
+        let delay = self.delay(node, path, on.as_ref(), application);
         Some(Rule {
             on: on?,
             subscription: subscription?,
@@ -135,6 +136,7 @@ impl<'a> Builder<'a> {
             stop_after: integer(node, "stop_after").unwrap_or(STOP_AFTER),
             schedule,
             state: self.rule_state(node, path),
+            delay,
         })
     }
 
