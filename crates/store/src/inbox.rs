@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tocsin_model::{
-    id::{BroadcastId, Name, SubscriberNumber},
+    id::{InboxBroadcastId, Name, SubscriberNumber},
     inbox::{InboxContent, InboxItemFilter, Item, ItemId, Mark, NewItem},
     time::Timestamp,
 };
@@ -32,7 +32,7 @@ pub struct FeedReader {
     /// Subscriber.
     pub subscriber: SubscriberNumber,
     /// Broadcasts whose audience includes the subscriber, also withdrawn ones; ascending.
-    pub broadcasts: Vec<BroadcastId>,
+    pub broadcasts: Vec<InboxBroadcastId>,
 }
 
 /// Filter of a feed; all given conditions must hold.
@@ -105,7 +105,7 @@ pub struct NewBroadcast {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Broadcast {
     /// Id: its sequence number at creation.
-    pub id: BroadcastId,
+    pub id: InboxBroadcastId,
     /// See [`NewBroadcast`].
     pub name: Name,
     /// See [`NewBroadcast`].
@@ -124,7 +124,7 @@ pub struct Broadcast {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BroadcastHead {
     /// Broadcast.
-    pub id: BroadcastId,
+    pub id: InboxBroadcastId,
     /// Segment whose members see it; `None`: all subscribers.
     pub audience: Option<Name>,
     /// Expiry.
@@ -215,6 +215,11 @@ pub trait Inbox: Send + Sync + 'static {
     async fn move_feed(&self, from: SubscriberNumber, into: SubscriberNumber) -> Result<u64, StoreError>;
     /// Removes all data of a subscriber.
     async fn remove_feed(&self, subscriber: SubscriberNumber) -> Result<(), StoreError>;
+    /// Removes a feed, and leaves none of its contents in the file: the WAL is truncated before the call returns.
+    ///
+    /// # Errors
+    /// `Unavailable`: it is removed, but a backup or a long read was running; the call can be repeated.
+    async fn erase_feed(&self, subscriber: SubscriberNumber) -> Result<(), StoreError>;
 
     // Broadcasts
 

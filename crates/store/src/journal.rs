@@ -30,13 +30,24 @@ mod operator_actions; // suspensions, resends, switches
 mod activity_log; // statistics; read-only
 mod maintenance; // retention and the health check
 mod schedules; // progress of rule schedules
+mod mail_providers; // mails to mailbox providers by day
+mod delays; // notifications of delayed rules that wait
+mod broadcasts; // broadcasts and their progress
 
 pub use activity::{Activity, ActivityRow, Count, DurationHistogram, Progress, Stream, Timing, Totals, Window};
 pub use activity_log::{ActivityLog, QuantumQuery};
+pub use broadcasts::{
+    BROADCAST_CANCELLED, Broadcast, BroadcastChange, BroadcastFilter, BroadcastState, BroadcastStep, BroadcastTotals,
+    Broadcasts, HELD, NewBroadcast, NextPart, RequestedState,
+};
+pub(crate) use broadcasts::{changed_state, no_broadcast};
 pub use checkpoints::Checkpoints;
+pub use delays::{CancelDelayed, Correlation, Delayed, DelayedFilter, Delays, DueDelays, NewDelayed};
 pub use event_log::{EventLog, EventRange};
 pub use events::{ClaimedEvents, EventAcceptance, EventBatchState, EventPage, Idempotency, NewEventBatch};
 pub use firings::{Firing, FiringFilter, FiringStatus, NewFiring, RefiredBatch, RuleStop};
+pub use mail_providers::MailProviders;
+pub(crate) use mail_providers::PROVIDER_DAYS_KEPT;
 pub use maintenance::{Cutoffs, Maintenance};
 pub use notification_log::NotificationLog;
 pub(crate) use notifications::ended_attempt;
@@ -70,6 +81,9 @@ pub trait Journal:
     + NotificationLog
     + RuleStore
     + Schedules
+    + Delays
+    + MailProviders
+    + Broadcasts
     + Checkpoints
     + OperatorActions
     + ActivityLog
@@ -83,6 +97,9 @@ impl<J> Journal for J where
         + NotificationLog
         + RuleStore
         + Schedules
+        + Delays
+        + MailProviders
+        + Broadcasts
         + Checkpoints
         + OperatorActions
         + ActivityLog

@@ -17,7 +17,10 @@ pub(crate) mod application_store; // versions of application definitions
 pub(crate) mod subscriber_store; // subscribers, their devices and merges
 mod segment_store; // segments: saved filters over subscribers
 pub(crate) mod subscription_store; // subscriptions
+mod consent_store; // consent of subscriptions, with its evidence
+mod lifecycle_store; // outbox of lifecycle events
 mod suppression_store; // suppressions of addresses and devices
+mod feedback_store; // feedback to sent messages
 mod recipient_store; // recipients and failing endpoints, for delivery
 pub(crate) mod change_log; // log of changes, which caches and indexes follow
 pub(crate) mod match_store; // records as of a sequence of the change log, for matching
@@ -36,8 +39,14 @@ pub use applications::ApplicationVersion;
 pub(crate) use applications::no_application;
 pub use change_log::ChangeLog;
 pub use changes::*;
+pub use consent_store::{ConfirmConsent, ConsentStore, EvidenceOf, NewConsented};
+pub(crate) use consent_store::{address_of, confirmed_device, moved_devices, moved_evidence, recorded_act};
+pub use feedback_store::{FeedbackChange, FeedbackFilter, FeedbackState, FeedbackStore, STATE_ENTRIES_MAX};
+pub(crate) use feedback_store::{MERGES_FOLLOWED_MAX, device_prefix};
 pub(crate) use installation::*;
 pub use installation::{Installation, RecordCounts};
+pub(crate) use lifecycle_store::{ChangedSubscription, lifecycle_change, lifecycle_event, lifecycle_row, origin};
+pub use lifecycle_store::{LifecycleEntry, LifecycleFilter, LifecycleStore, TrimLifecycle};
 pub use match_store::MatchStore;
 pub use merges::*;
 pub use recipient_store::RecipientStore;
@@ -46,7 +55,7 @@ pub use segment_store::SegmentStore;
 pub use segments::*;
 pub use subscriber_store::{PutDevice, SubscriberStore};
 pub use subscribers::*;
-pub use subscription_store::{SubscriptionStore, UpdateSubscription};
+pub use subscription_store::{RemoveSubscription, SubscriptionStore, UpdateSubscription};
 pub use subscriptions::*;
 pub use suppression_store::SuppressionStore;
 pub use suppressions::*;
@@ -67,7 +76,10 @@ pub trait Records:
     + SubscriberStore
     + SegmentStore
     + SubscriptionStore
+    + ConsentStore
+    + LifecycleStore
     + SuppressionStore
+    + FeedbackStore
     + RecipientStore
     + MatchStore
     + ScheduleStore
@@ -81,7 +93,10 @@ impl<R> Records for R where
         + SubscriberStore
         + SegmentStore
         + SubscriptionStore
+        + ConsentStore
+        + LifecycleStore
         + SuppressionStore
+        + FeedbackStore
         + RecipientStore
         + MatchStore
         + ScheduleStore

@@ -356,7 +356,7 @@ fn data_survives_a_restart() {
             inbox.put_items(vec![item(1, id(1, 0), "a"), item(1, id(1, 1), "b")], 10, at(1)).await.expect("stored");
             inbox.put_broadcast(announcement("news", "v1", FAR), at(3)).await.expect("stored");
             inbox
-                .mark(&all_audiences(&inbox, 1), vec![ItemId::Broadcast(BroadcastId(3))], Mark::Read, at(3))
+                .mark(&all_audiences(&inbox, 1), vec![ItemId::Broadcast(InboxBroadcastId(3))], Mark::Read, at(3))
                 .await
                 .expect("marked");
             inbox.feed(&all_audiences(&inbox, 1), &FeedFilter::default(), None, 9, at(4)).await.expect("a feed")
@@ -437,7 +437,7 @@ fn both_backends_agree() {
             let ids: Vec<ItemId> = (0..random.usize(1..4))
                 .map(|_| match random.bool() {
                     true => ItemId::Notification(id(random.u64(1..6), random.u32(0..6))),
-                    false => ItemId::Broadcast(BroadcastId(random.u64(1..60))),
+                    false => ItemId::Broadcast(InboxBroadcastId(random.u64(1..60))),
                 })
                 .collect();
             let items: Vec<NewItem> = (0..random.usize(1..6))

@@ -10,7 +10,7 @@ use tocsin_model::{
 };
 
 use crate::journal::{
-    NewFiring, RefiredBatch, ResendProgress, RuleStop,
+    BroadcastStep, CancelDelayed, NewDelayed, NewFiring, RefiredBatch, ResendProgress, RuleStop,
     events::NewEventBatch,
     firings::FiringStatus,
     notifications::{NewNotificationBatch, ReceiptChunk, Retry},
@@ -55,8 +55,16 @@ pub struct Step {
     /// Event batches that continue the work of this step, such as the rest of a long scheduled run. They are accepted
     /// regardless of the backlog limits; their idempotency key is ignored.
     pub continued: Vec<NewEventBatch>,
+    /// Notifications of delayed rules, to be made when they are due. A repeated one is ignored.
+    pub delayed: Vec<NewDelayed>,
+    /// Events that cancel delayed notifications, those of this step included.
+    pub cancelled: Vec<CancelDelayed>,
+    /// Event batches of due times whose delayed notifications end with this step.
+    pub released: Vec<EventBatchId>,
     /// Progress of a resend request.
     pub resent: Option<ResendProgress>,
+    /// Progress of broadcasts. The notification batches of a broadcast are those whose rule has its id as name.
+    pub broadcasts: Vec<BroadcastStep>,
     /// Statistics of the quantum that matched or set aside the event batches of this step.
     pub quantum: Option<NewQuantum>,
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_model::{
-    id::{BroadcastId, Name, NotificationId, SubscriberNumber},
+    id::{InboxBroadcastId, Name, NotificationId, SubscriberNumber},
     inbox::{InboxContent, Item, ItemId, Mark, NewItem},
     time::Timestamp,
 };
@@ -34,8 +34,8 @@ struct State {
     items: BTreeMap<u64, (SubscriberNumber, Item)>,
     /// Tombstones by the sequence of the removal.
     removed: BTreeMap<u64, Tombstone>,
-    broadcasts: BTreeMap<BroadcastId, StoredBroadcast>,
-    reader_states: BTreeMap<(SubscriberNumber, BroadcastId), ReaderState>,
+    broadcasts: BTreeMap<InboxBroadcastId, StoredBroadcast>,
+    reader_states: BTreeMap<(SubscriberNumber, InboxBroadcastId), ReaderState>,
 }
 
 struct Tombstone {
@@ -155,7 +155,7 @@ impl State {
             }
         }
         self.removed.values_mut().filter(|removed| removed.subscriber == from).for_each(|it| it.subscriber = into);
-        let touched: Vec<BroadcastId> =
+        let touched: Vec<InboxBroadcastId> =
             self.reader_states.keys().filter(|(of, _)| *of == from).map(|(_, broadcast)| *broadcast).collect();
         for broadcast in touched {
             let Some(old) = self.reader_states.remove(&(from, broadcast)) else { continue };
@@ -179,7 +179,7 @@ impl State {
         numbers.len() as u64
     }
 
-    fn find_broadcast(&self, application: &Name, name: &Name) -> Option<BroadcastId> {
+    fn find_broadcast(&self, application: &Name, name: &Name) -> Option<InboxBroadcastId> {
         let is_this = |stored: &&StoredBroadcast| {
             let Broadcast { name: own, content, .. } = &stored.broadcast;
             !stored.gone && stored.withdrawn_at.is_none() && own == name && content.application == *application
@@ -356,6 +356,10 @@ impl Inbox for MemoryInbox {
         Ok(count)
     }
 
+    async fn erase_feed(&self, subscriber: SubscriberNumber) -> Result<(), StoreError> {
+        self.remove_feed(subscriber).await
+    }
+
     async fn remove_feed(&self, subscriber: SubscriberNumber) -> Result<(), StoreError> {
         {
             let mut state = self.state.lock();
@@ -372,7 +376,7 @@ impl Inbox for MemoryInbox {
             let mut state = self.state.lock();
             let found = state.find_broadcast(&new.content.application, &new.name);
             let NewBroadcast { name, audience, content, expires_at } = new;
-            let is_over = |id: &BroadcastId| state.broadcasts[id].broadcast.expires_at <= now;
+            let is_over = |id: &InboxBroadcastId| state.broadcasts[id].broadcast.expires_at <= now;
             match found.filter(|id| !is_over(id)) {
                 Some(id) => {
                     let present = &state.broadcasts[&id].broadcast;
@@ -397,7 +401,7 @@ impl Inbox for MemoryInbox {
                         return Err(too_many_broadcasts());
                     }
                     let changed = state.next();
-                    let id = BroadcastId(changed);
+                    let id = InboxBroadcastId(changed);
                     let broadcast = Broadcast { id, name, audience, content, created_at: now, expires_at, readers: 0 };
                     let stored =
                         StoredBroadcast { broadcast: broadcast.clone(), changed, withdrawn_at: None, gone: false };
@@ -429,7 +433,7 @@ impl Inbox for MemoryInbox {
             if let Some(stored) = state.broadcasts.get_mut(&id) {
                 (stored.withdrawn_at, stored.changed) = (Some(now), changed);
             }
-            let mut withdrawn: Vec<(u64, BroadcastId)> = state
+            let mut withdrawn: Vec<(u64, InboxBroadcastId)> = state
                 .broadcasts
                 .values()
                 .filter(|stored| !stored.gone && stored.withdrawn_at.is_some())
@@ -490,7 +494,7 @@ impl Inbox for MemoryInbox {
             }
         }
         state.forgotten = forgotten;
-        let gone: Vec<BroadcastId> =
+        let gone: Vec<InboxBroadcastId> =
             state.broadcasts.iter().filter(|(_, stored)| stored.gone).map(|(id, _)| *id).collect();
         for id in &gone {
             state.broadcasts.remove(id);

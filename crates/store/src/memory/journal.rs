@@ -2,6 +2,8 @@
 //! cannot drift.
 
 mod state; // its data, and the changes of a step
+mod mail_providers; // mails to mailbox providers by day
+mod broadcasts; // broadcasts and their progress
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,12 +30,12 @@ use crate::{
     error::StoreError,
     journal::{
         ActivityLog, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Checkpoints, Claim, ClaimEvents, ClaimWindow,
-        ClaimWork, ClaimedEvents, Component, Cutoffs, ENDED_BY_OPERATOR, EndedWork, EventAcceptance, EventBatchState,
-        EventLog, EventPage, EventRange, Firing, FiringFilter, JournalOptions, Maintenance, Mark, NewEventBatch,
-        NewResend, NotificationLog, OpenWork, OperatorActions, Progress, Quantum, QuantumQuery, ReceiptChunk, Resend,
-        Resolution, Retry, RuleStop, RuleStore, ScheduleKey, ScheduleRun, Schedules, SourceKey, Step,
-        StoredNotificationBatch, StoredSuspension, Stream, Suspension, SuspensionFilter, Switch, Totals, Window,
-        WindowWorkQuery, WorkCounts, WorkItem, WorkQueue, WorkState,
+        ClaimWork, ClaimedEvents, Component, Cutoffs, Delayed, DelayedFilter, Delays, DueDelays, ENDED_BY_OPERATOR,
+        EndedWork, EventAcceptance, EventBatchState, EventLog, EventPage, EventRange, Firing, FiringFilter,
+        JournalOptions, Maintenance, Mark, NewEventBatch, NewResend, NotificationLog, OpenWork, OperatorActions,
+        Progress, Quantum, QuantumQuery, ReceiptChunk, Resend, Resolution, Retry, RuleStop, RuleStore, ScheduleKey,
+        ScheduleRun, Schedules, SourceKey, Step, StoredNotificationBatch, StoredSuspension, Stream, Suspension,
+        SuspensionFilter, Switch, Totals, Window, WindowWorkQuery, WorkCounts, WorkItem, WorkQueue, WorkState,
         activity::{WindowSums, minute_of},
         ended_attempt, split_suspension,
     },
@@ -364,6 +366,7 @@ impl WorkQueue for MemoryJournal {
                 events.state = EventBatchState::Failed(reason);
             }
         }
+        state.store_delays((step.delayed, step.cancelled, step.released), time);
         state.mark_progress(&step.held, &step.receipts);
         for claim in step.finished {
             state.work_claims.remove(&claim.id.0);
@@ -375,7 +378,8 @@ impl WorkQueue for MemoryJournal {
         for chunk in step.receipts {
             state.record(chunk, time);
         }
-        for retry in step.retries {
+        for mut retry in step.retries {
+            retry.due_at = state.due_at(retry.batch, retry.due_at, time);
             state.add_retry(retry);
         }
         for suspension in step.suspensions {
@@ -396,6 +400,9 @@ impl WorkQueue for MemoryJournal {
                 true => state.states.remove(&key),
                 false => state.states.insert(key, page.body),
             };
+        }
+        for broadcast in step.broadcasts {
+            state.record_broadcast(broadcast);
         }
         if !step.continued.is_empty() {
             Self::wake(&self.events);
@@ -577,6 +584,60 @@ impl Schedules for MemoryJournal {
     async fn delete_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
         self.state.lock().runs.remove(&(application.clone(), schedule.clone()));
         Ok(())
+    }
+}
+
+#[async_trait]
+impl Delays for MemoryJournal {
+    async fn next_delayed(&self, application: &Name, except: &[Name]) -> Result<Option<(Timestamp, Name)>, StoreError> {
+        let state = self.state.lock();
+        let waiting = state.delayed.values().filter(|found| found.application == *application && found.run.is_none());
+        let waiting = waiting.filter(|found| !except.contains(&found.rule));
+        Ok(waiting.map(|found| (found.due_at, found.rule.clone())).min())
+    }
+
+    async fn assign_due(&self, due: DueDelays) -> Result<Option<EventBatchId>, StoreError> {
+        let DueDelays { batch, rule, now, limit } = due;
+        let mut state = self.state.lock();
+        self.options.check(&state.backlog(), &batch)?;
+        let is_due = |found: &&Delayed| {
+            (&found.application, &found.rule) == (&batch.application, &rule)
+                && found.run.is_none()
+                && found.due_at <= now
+        };
+        let mut found: Vec<(Timestamp, u64)> =
+            state.delayed.values().filter(is_due).map(|found| (found.due_at, found.id)).collect();
+        if found.is_empty() {
+            return Ok(None);
+        }
+        found.sort_unstable();
+        let run = state.add_events(NewEventBatch { idempotency: None, ..batch });
+        for (_, id) in found.into_iter().take(limit) {
+            if let Some(delayed) = state.delayed.get_mut(&id) {
+                delayed.run = Some(run);
+            }
+        }
+        Self::wake(&self.events);
+        Ok(Some(run))
+    }
+
+    async fn delayed_of(&self, run: EventBatchId) -> Result<Vec<Delayed>, StoreError> {
+        Ok(self.state.lock().delayed.values().filter(|found| found.run == Some(run)).cloned().collect())
+    }
+
+    async fn delayed(&self, filter: &DelayedFilter, after: u64, limit: usize) -> Result<Vec<Delayed>, StoreError> {
+        let state = self.state.lock();
+        let later = state.delayed.values().filter(|found| found.id > after && filter.matches(found));
+        Ok(later.take(limit).cloned().collect())
+    }
+
+    async fn cancel_delayed(&self, filter: &DelayedFilter, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        Ok(self.state.lock().end_delayed(|found| found.run.is_none() && filter.matches(found), limit, now))
+    }
+
+    async fn delayed_count(&self, application: &Name) -> Result<u64, StoreError> {
+        let state = self.state.lock();
+        Ok(state.delayed.values().filter(|found| found.application == *application).count() as u64)
     }
 }
 
@@ -786,6 +847,7 @@ impl Maintenance for MemoryJournal {
         state.keys.retain(|_, (key, _)| key.until > now);
         let before = cutoffs.before;
         state.resends.retain(|_, (_, request)| request.done_at.is_none_or(|done_at| done_at >= before));
+        state.prune_broadcasts(before);
         state.quanta.retain(|_, quantum| quantum.ended_at >= before);
         let newest: BTreeMap<Stream, Timestamp> = state.activity.keys().cloned().collect();
         let minutes_before = minute_of(cutoffs.activity);
@@ -795,6 +857,7 @@ impl Maintenance for MemoryJournal {
         batches.sort_unstable();
         batches.truncate(limit);
         for (_, _, id) in &batches {
+            state.keep_broadcast_counts(*id);
             state.notification_batches.remove(id);
         }
 

@@ -11,21 +11,27 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_model::{
+    consent::{Consent, EvidenceRecord},
+    feedback::FeedbackEntry,
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     ldap::{Entry, LdapFilter},
+    lifecycle::{ChangeOrigin, ChangeWay, LifecycleChange},
     mailbox,
     preferences::Preferences,
     segment::Segment,
-    subscriber::{Device, Profile, Subscriber},
+    subscriber::{Device, DeviceState, Profile, Subscriber},
     subscription::Subscription,
-    suppression::{Policy, Report, Suppression, Target},
+    suppression::{Suppression, Target},
     time::Timestamp,
 };
 use tokio::sync::watch;
 
 mod writes; // writes of subscribers, subscriptions and suppressions
+mod lifecycle; // outbox of lifecycle events
+mod consents; // consent of subscriptions, with its evidence
 mod change_log; // the change log, with before-images for snapshots
 mod entries; // the directory's entries
+mod feedback; // feedback to sent messages
 
 use crate::{
     bounded_scan::ScanPage,
@@ -37,12 +43,12 @@ use crate::{
         LOGGED_TARGETS_MAX, MERGES_KEPT, MatchStore, Merge, MergeRefusal, MergedSubscriber, NewApplicationVersion,
         NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, PutDevice, REMOVED_API_KEYS_MAX,
         REMOVED_SUBSCRIPTIONS_MAX, Recipient, RecipientStore, RecipientSubscriber, RecipientSubscription, RecordChange,
-        RecordCounts, ScheduleMembers, ScheduleStore, ScheduledSubscription, SegmentScan, SegmentScanBounds,
-        SegmentStore, StoredState, SubscriberFilter, SubscriberStore, SubscriptionChange, SubscriptionCounts,
-        SubscriptionFilter, SubscriptionStore, SuppressionFilter, SuppressionStore, UpdateSubscription, Written,
-        due_schedule, effective_state, has_attribute, keep_state, new_installation, new_secret, no_application,
-        no_changes_after, no_device, no_segment, no_subscriber, no_subscription, no_suppression, reach, read_filter,
-        runs, since_change, trim_to,
+        RecordCounts, RemoveSubscription, ScheduleMembers, ScheduleStore, ScheduledSubscription, SegmentScan,
+        SegmentScanBounds, SegmentStore, StoredState, SubscriberFilter, SubscriberStore, SubscriptionChange,
+        SubscriptionCounts, SubscriptionFilter, SubscriptionStore, SuppressionFilter, SuppressionStore,
+        UpdateSubscription, Written, due_schedule, effective_state, has_attribute, keep_state, moved_devices,
+        new_installation, new_secret, no_application, no_changes_after, no_device, no_segment, no_subscriber,
+        no_subscription, no_suppression, reach, read_filter, runs, since_change, trim_to,
     },
 };
 
@@ -65,9 +71,15 @@ struct RecordsState {
     /// By the text of the target.
     suppressions: BTreeMap<String, Suppression>,
     newest_suppression: u64,
+    /// By number.
+    feedback: BTreeMap<u64, FeedbackEntry>,
     endpoints: BTreeMap<EndpointKey, FailingEndpoint>,
     subscriptions: BTreeMap<SubscriptionId, Subscription>,
     owned: BTreeMap<SubscriberNumber, BTreeSet<SubscriptionId>>,
+    consents: BTreeMap<SubscriptionId, Consent>,
+    /// By number, with the number of the subscriber.
+    evidence: BTreeMap<u64, (SubscriberNumber, EvidenceRecord)>,
+    last_evidence: u64,
     /// By application, class and text, with number and creation time.
     schedules: BTreeMap<ScheduleKey, (u64, Timestamp)>,
     last_schedule: u64,
@@ -97,6 +109,9 @@ struct RecordsState {
     /// Subscribers changed by the current write.
     touched: Vec<SubscriberNumber>,
     directory: entries::Directory,
+    /// Origin of the current write, for its lifecycle events.
+    origin: ChangeOrigin,
+    outbox: lifecycle::Outbox,
 }
 
 /// Schedule of a subscription, the start of its events, and the change by which it joined.
@@ -146,6 +161,7 @@ impl MemoryRecords {
     fn change<T>(&self, job: impl FnOnce(&mut RecordsState) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let mut state = self.state.lock();
         let result = job(&mut state);
+        state.origin = ChangeOrigin::default();
         state.trim();
         state.directory.notify_watcher();
         self.listeners.notify(std::mem::take(&mut state.touched));
@@ -298,6 +314,10 @@ impl SubscriberStore for MemoryRecords {
         Ok(self.state.lock().subscribers.get(id).cloned())
     }
 
+    async fn subscriber_numbered(&self, number: SubscriberNumber) -> Result<Option<Subscriber>, StoreError> {
+        Ok(self.state.lock().subscribers.values().find(|found| found.number == number).cloned())
+    }
+
     async fn has_subscriber(&self, number: SubscriberNumber) -> Result<bool, StoreError> {
         Ok(self.state.lock().subscribers.values().any(|found| found.number == number))
     }
@@ -319,9 +339,9 @@ impl SubscriberStore for MemoryRecords {
         &self,
         id: &SubscriberId,
         expect: Precondition,
-        _now: Timestamp,
+        now: Timestamp,
     ) -> Result<(), StoreError> {
-        self.change(|state| state.remove_subscriber(id, expect))
+        self.change(|state| state.remove_subscriber(id, expect, now))
     }
 
     async fn merge_subscribers(
@@ -441,26 +461,41 @@ impl SegmentStore for MemoryRecords {
 
 #[async_trait]
 impl SubscriptionStore for MemoryRecords {
-    async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError> {
+    async fn put_subscription_as(
+        &self,
+        new: NewSubscription,
+        origin: ChangeOrigin,
+        now: Timestamp,
+    ) -> Result<Subscription, StoreError> {
         self.change(|state| {
+            state.origin = origin;
             let id = state.put_subscriptions(vec![new], now).into_iter().next().expect("one line has one answer")?;
             state.subscriptions.get(&id).cloned().ok_or_else(|| no_subscription(id))
         })
     }
 
-    async fn put_subscriptions(
+    async fn put_subscriptions_as(
         &self,
         new: Vec<NewSubscription>,
+        origin: ChangeOrigin,
         now: Timestamp,
     ) -> Result<Vec<Written<SubscriptionId>>, StoreError> {
-        self.change(|state| Ok(state.put_subscriptions(new, now)))
+        self.change(|state| {
+            state.origin = origin;
+            Ok(state.put_subscriptions(new, now))
+        })
     }
 
-    async fn update_subscription(&self, update: UpdateSubscription) -> Result<Subscription, StoreError> {
+    async fn update_subscription_as(
+        &self,
+        update: UpdateSubscription,
+        origin: ChangeOrigin,
+    ) -> Result<Subscription, StoreError> {
         let UpdateSubscription { id, change, expect, now } = update;
         self.change(|state| {
+            state.origin = origin;
             state.expect_subscription(id, expect)?;
-            let before = state.change_subscription(id, change, now);
+            let before = state.recorded_change(id, change, now);
             state.log_subscriptions(before.as_slice());
             state.subscriptions.get(&id).cloned().ok_or_else(|| no_subscription(id))
         })
@@ -497,14 +532,18 @@ impl SubscriptionStore for MemoryRecords {
         Ok(ScanPage::cut(found, limit, None, |found: &Subscription| found.id))
     }
 
-    async fn remove_subscription(
+    async fn remove_subscription_as(
         &self,
-        id: SubscriptionId,
-        expect: Precondition,
-        _now: Timestamp,
+        removal: RemoveSubscription,
+        origin: ChangeOrigin,
     ) -> Result<(), StoreError> {
+        let RemoveSubscription { id, expect, now } = removal;
         self.change(|state| {
+            state.origin = origin;
             state.expect_subscription(id, expect)?;
+            if state.subscriptions.get(&id).is_some_and(Subscription::is_active_or_snoozed) {
+                state.record_lifecycle(LifecycleChange::Ended, id, None, now);
+            }
             state.remove_subscriptions(&[id]);
             Ok(())
         })
@@ -548,27 +587,6 @@ impl SuppressionStore for MemoryRecords {
         })
     }
 
-    async fn report_suppressions(
-        &self,
-        reports: Vec<Report>,
-        policy: &Policy,
-        now: Timestamp,
-    ) -> Result<Vec<Suppression>, StoreError> {
-        self.change(|state| {
-            let (mut known, mut changed) = (Vec::with_capacity(reports.len()), Vec::new());
-            for report in reports {
-                let before = state.suppressions.get(&report.target.to_string()).cloned();
-                let after = policy.take(before, report, now);
-                if state.put_suppression(&after) {
-                    changed.push(after.target.clone());
-                }
-                known.push(after);
-            }
-            state.log_suppressions(&changed);
-            Ok(known)
-        })
-    }
-
     async fn suppression(&self, target: &Target) -> Result<Option<Suppression>, StoreError> {
         Ok(self.state.lock().suppressions.get(&target.to_string()).cloned())
     }
@@ -600,7 +618,7 @@ impl SuppressionStore for MemoryRecords {
     }
 
     async fn remove_suppression(&self, target: &Target) -> Result<(), StoreError> {
-        self.change(|state| match state.remove_suppressions(|found| found.target == *target, 1) {
+        self.change(|state| match state.lift_suppression(target) {
             0 => Err(no_suppression(target)),
             _ => Ok(()),
         })
@@ -630,6 +648,11 @@ impl RecipientStore for MemoryRecords {
             return Err(StoreError::Damaged(format!("subscription {id}")));
         }
         Ok(subscriptions.iter().map(|id| state.recipient(*id)).collect())
+    }
+
+    async fn former_recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
+        let state = self.state.lock();
+        Ok(subscriptions.iter().map(|id| state.former_recipient(*id)).collect())
     }
 
     async fn put_failing_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError> {

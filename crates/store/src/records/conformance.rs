@@ -6,7 +6,10 @@ mod application_store; // applications and their versions
 mod subscriber_store; // subscribers, devices, merges
 mod segment_store; // segments
 mod subscription_store; // subscriptions
+mod consent_store; // consent of subscriptions, with its evidence
+mod lifecycle_store; // outbox of lifecycle events
 mod suppression_store; // suppressions
+mod feedback_store; // feedback to sent messages
 mod recipient_store; // recipients and failing endpoints
 mod change_log; // the change log
 mod match_store; // profiles and members at any sequence
@@ -23,7 +26,7 @@ use tocsin_model::{
     preferences::Preferences,
     subscriber::{Device, DeviceState, Profile},
     subscription::{Subscription, SubscriptionParams},
-    suppression::{Cause, Policy, Report, Suppression, Target},
+    suppression::{Cause, Suppression, Target},
     time::Timestamp,
     value::Value,
 };
@@ -150,9 +153,20 @@ fn is_missing<T>(result: Result<T, StoreError>) -> bool {
     matches!(result, Err(StoreError::Missing(_)))
 }
 
-fn report_of(target: &str, cause: Cause) -> Report {
-    let target: Target = target.parse().expect("a target");
-    Report { target, address: None, cause, origin: "t".to_owned(), detail: "d".to_owned(), notification: None }
+fn suppression_of(target: &str, cause: Cause, in_force: bool, now: Timestamp) -> Suppression {
+    Suppression {
+        target: target.parse().expect("a target"),
+        address: None,
+        cause,
+        in_force,
+        origin: "t".to_owned(),
+        detail: "d".to_owned(),
+        notification: None,
+        bounces: Vec::new(),
+        since: now,
+        updated_at: now,
+        expires_at: None,
+    }
 }
 
 fn filter(text: &str) -> LdapFilter {

@@ -94,6 +94,8 @@ impl MergedSubscriber {
         if preferences.quiet_hours.is_empty() {
             preferences.quiet_hours.clone_from(&from.preferences.quiet_hours);
         }
+        preferences.only_critical |= from.preferences.only_critical;
+        preferences.paused_until = preferences.paused_until.max(from.preferences.paused_until);
         for (about, preference) in &from.preferences.notifications {
             preferences.notifications.entry(about.clone()).or_insert_with(|| preference.clone());
         }

@@ -15,6 +15,10 @@ pub trait RecipientStore: Send + Sync + 'static {
     /// Recipients of subscriptions, in the order asked; `None` for a subscription that no longer exists.
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError>;
 
+    /// Recipients of removed subscriptions as they last were, in the order asked; `None` for one that exists, whose
+    /// subscriber is removed, or whose removal is no longer in the change log.
+    async fn former_recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError>;
+
     /// Stores the state of failing endpoints.
     async fn put_failing_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError>;
 

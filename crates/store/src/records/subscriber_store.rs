@@ -38,6 +38,9 @@ pub trait SubscriberStore: Send + Sync + 'static {
     /// Subscriber by id.
     async fn subscriber(&self, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError>;
 
+    /// Subscriber by number. The number of a removed or merged one is not reused.
+    async fn subscriber_numbered(&self, number: SubscriberNumber) -> Result<Option<Subscriber>, StoreError>;
+
     /// Whether there is a subscriber with a number. The number of a removed or merged one is not reused.
     async fn has_subscriber(&self, number: SubscriberNumber) -> Result<bool, StoreError>;
 

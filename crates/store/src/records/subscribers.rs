@@ -109,6 +109,8 @@ pub struct RecipientSubscription {
     pub enabled: bool,
     /// Values of its fields, as stored.
     pub values: Box<str>,
+    /// Number of the open request, while its consent is pending.
+    pub consent_request: Option<u64>,
 }
 
 /// Subscriber as needed for delivery.
@@ -134,9 +136,14 @@ impl Recipient {
     /// Default device for delivery, if usable: the device named by the subscription, or else the first active one by
     /// name.
     pub fn device(&self) -> Option<(&Name, &Device)> {
+        self.device_in(&[DeviceState::Active])
+    }
+
+    /// The same among the devices in some states.
+    pub fn device_in(&self, states: &[DeviceState]) -> Option<(&Name, &Device)> {
         let named = self.interest.device.as_ref();
         let mut devices = self.devices.iter();
-        devices.find(|(name, device)| device.state == DeviceState::Active && named.is_none_or(|named| named == *name))
+        devices.find(|(name, device)| states.contains(&device.state) && named.is_none_or(|named| named == *name))
     }
 }
 
@@ -252,6 +259,12 @@ impl ProfileImage {
             created_at: subscriber.created_at,
             profile: subscriber.profile.clone(),
         }
+    }
+
+    /// Image of an erased person.
+    pub(crate) fn erased(id: SubscriberId) -> ProfileImage {
+        let profile = Profile { enabled: false, ..Profile::default() };
+        ProfileImage { id, created_at: Timestamp(0), profile }
     }
 
     /// Undoes a change.

@@ -1,7 +1,7 @@
 //! Subscriptions.
 
 use async_trait::async_trait;
-use tocsin_model::{id::SubscriptionId, subscription::Subscription, time::Timestamp};
+use tocsin_model::{id::SubscriptionId, lifecycle::ChangeOrigin, subscription::Subscription, time::Timestamp};
 
 use super::{NewSubscription, SubscriptionChange, SubscriptionCounts, SubscriptionFilter};
 use crate::{
@@ -17,17 +17,46 @@ use crate::{
 #[async_trait]
 pub trait SubscriptionStore: Send + Sync + 'static {
     /// Stores a new subscription, or replaces the one with the same key.
-    async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError>;
+    async fn put_subscription_as(
+        &self,
+        new: NewSubscription,
+        origin: ChangeOrigin,
+        now: Timestamp,
+    ) -> Result<Subscription, StoreError>;
+
+    /// The same by an unknown origin.
+    async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError> {
+        self.put_subscription_as(new, ChangeOrigin::default(), now).await
+    }
 
     /// Stores many subscriptions in one commit. Each succeeds or fails on its own (`Missing` subscriber).
+    async fn put_subscriptions_as(
+        &self,
+        new: Vec<NewSubscription>,
+        origin: ChangeOrigin,
+        now: Timestamp,
+    ) -> Result<Vec<Written<SubscriptionId>>, StoreError>;
+
+    /// The same by an unknown origin.
     async fn put_subscriptions(
         &self,
         new: Vec<NewSubscription>,
         now: Timestamp,
-    ) -> Result<Vec<Written<SubscriptionId>>, StoreError>;
+    ) -> Result<Vec<Written<SubscriptionId>>, StoreError> {
+        self.put_subscriptions_as(new, ChangeOrigin::default(), now).await
+    }
 
     /// Replaces the mutable fields of a subscription.
-    async fn update_subscription(&self, update: UpdateSubscription) -> Result<Subscription, StoreError>;
+    async fn update_subscription_as(
+        &self,
+        update: UpdateSubscription,
+        origin: ChangeOrigin,
+    ) -> Result<Subscription, StoreError>;
+
+    /// The same by an unknown origin.
+    async fn update_subscription(&self, update: UpdateSubscription) -> Result<Subscription, StoreError> {
+        self.update_subscription_as(update, ChangeOrigin::default()).await
+    }
 
     /// Enables up to `limit` subscriptions whose snooze ended by `now`. Each is logged as a change. Returns their
     /// number.
@@ -63,12 +92,18 @@ pub trait SubscriptionStore: Send + Sync + 'static {
     }
 
     /// Removes a subscription.
+    async fn remove_subscription_as(&self, removal: RemoveSubscription, origin: ChangeOrigin)
+    -> Result<(), StoreError>;
+
+    /// The same by an unknown origin.
     async fn remove_subscription(
         &self,
         id: SubscriptionId,
         expect: Precondition,
         now: Timestamp,
-    ) -> Result<(), StoreError>;
+    ) -> Result<(), StoreError> {
+        self.remove_subscription_as(RemoveSubscription { id, expect, now }, ChangeOrigin::default()).await
+    }
 
     /// Number of subscriptions by application and class; classes that never had any may be missing. Cheap: reads
     /// counters.
@@ -82,6 +117,17 @@ pub struct UpdateSubscription {
     pub id: SubscriptionId,
     /// New values of the mutable fields.
     pub change: SubscriptionChange,
+    /// Precondition on the stored revision.
+    pub expect: Precondition,
+    /// Current time.
+    pub now: Timestamp,
+}
+
+/// Parameters of [`SubscriptionStore::remove_subscription_as`].
+#[derive(Debug, Clone, Copy)]
+pub struct RemoveSubscription {
+    /// Subscription.
+    pub id: SubscriptionId,
     /// Precondition on the stored revision.
     pub expect: Precondition,
     /// Current time.

@@ -1,6 +1,7 @@
 //! Subscriptions, as stored and as used by matching, schedules and reports.
 
 use tocsin_model::{
+    consent::ConsentState,
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     schedule::{MissedPolicy, Schedule},
     subscription::SubscriptionParams,
@@ -48,10 +49,12 @@ pub struct SubscriptionChange {
 pub(crate) struct StoredState {
     pub(crate) enabled: bool,
     pub(crate) snoozed_until: Option<Timestamp>,
+    pub(crate) consent: Option<ConsentState>,
 }
 
 /// Whether a subscription is enabled, and its terms with the effective snooze. Without `requested`, the stored state is
-/// kept. Only an enabled subscription can be snoozed, and it is disabled until then.
+/// kept. Only an enabled subscription can be snoozed, and it is disabled until then. One whose consent is pending or
+/// withdrawn is disabled.
 pub(crate) fn effective_state(
     requested: Option<bool>,
     terms: &SubscriptionParams,
@@ -59,6 +62,7 @@ pub(crate) fn effective_state(
     now: Timestamp,
 ) -> (bool, SubscriptionParams) {
     let mut terms = terms.clone();
+    let permitted = stored.as_ref().and_then(|stored| stored.consent).is_none_or(ConsentState::permits);
     let enabled = match (requested, stored) {
         (Some(enabled), _) => enabled,
         (None, Some(stored)) => {
@@ -67,6 +71,7 @@ pub(crate) fn effective_state(
         }
         (None, None) => true,
     };
+    let enabled = enabled && permitted;
     terms.snoozed_until = terms.snoozed_until.filter(|until| enabled && *until > now);
     (enabled && terms.snoozed_until.is_none(), terms)
 }

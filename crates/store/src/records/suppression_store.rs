@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use tocsin_model::{
     id::ChangeSequence,
-    suppression::{Policy, Report, Suppression, Target},
+    suppression::{Suppression, Target},
     time::Timestamp,
 };
 
@@ -20,14 +20,6 @@ pub trait SuppressionStore: ChangeLog {
     /// Stores suppressions in one commit, each replacing the one of the same target unless that one
     /// [outranks](Suppression::outranks) it. Of two for one target, the later wins by the same rule.
     async fn put_suppressions(&self, new: Vec<Suppression>) -> Result<(), StoreError>;
-
-    /// Applies reports in order, each by the policy, in one commit. Returns the resulting suppression of each target.
-    async fn report_suppressions(
-        &self,
-        reports: Vec<Report>,
-        policy: &Policy,
-        now: Timestamp,
-    ) -> Result<Vec<Suppression>, StoreError>;
 
     /// Suppression of a target, even if expired.
     async fn suppression(&self, target: &Target) -> Result<Option<Suppression>, StoreError>;

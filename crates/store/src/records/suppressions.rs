@@ -82,6 +82,9 @@ pub(crate) const LOGGED_TARGETS_MAX: usize = 1_000;
 pub(crate) fn no_suppression(target: &Target) -> StoreError {
     let what = match target {
         Target::Address { protocol, address } => format!("a suppression of the {protocol} address `{address}`"),
+        Target::Channel { application, channel, address } => {
+            format!("a suppression of `{address}` on the channel `{channel}` of the application `{application}`")
+        }
         Target::Device { subscriber, device } => {
             format!("a suppression of the device `{device}` of subscriber `{subscriber}`")
         }

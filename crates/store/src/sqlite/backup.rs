@@ -287,7 +287,7 @@ fn put_file(copy: &Path, folder: &Path, name: &str) -> Result<(), StoreError> {
 ///   repetition.
 /// - A signed link (unsubscribe, inbox) and a SCIM id name a subscription, a subscriber or an entry by its number, and
 ///   would be valid for another one.
-/// - An operator that knows the id of a suspension, firing, resend or conflict would act on another one.
+/// - An operator that knows the id of a suspension, firing, resend, broadcast or conflict would act on another one.
 ///
 /// Readers of the inbox and clients of LDAP content synchronization read everything anew.
 fn advance_ids(folder: &Path) -> Result<(), StoreError> {
@@ -299,7 +299,7 @@ fn advance_ids(folder: &Path) -> Result<(), StoreError> {
         last_notification_batch = last_notification_batch + ?1, last_suspension = last_suspension + ?1";
     let journal = open("journal.db")?;
     journal.execute(sql, [IDS_SKIPPED]).map_err(store_error)?;
-    for table in ["firings", "resends"] {
+    for table in ["firings", "resends", "broadcasts"] {
         raise_sequence(&journal, table, IDS_SKIPPED)?;
     }
     let sql = "UPDATE books SET subscriber = subscriber + ?1, subscription = subscription + ?1";

@@ -86,6 +86,7 @@ impl SqliteCollections {
                 reader_cache_kib: 32 << 10,
                 readers: options.readers,
                 synced: true,
+                erases: false,
                 migrations: MIGRATIONS,
             },
         )?;

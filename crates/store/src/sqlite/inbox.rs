@@ -85,6 +85,7 @@ impl SqliteInbox {
                 reader_cache_kib: 16 << 10,
                 readers: options.readers,
                 synced: true,
+                erases: true,
                 migrations: MIGRATIONS,
             },
         )?;
@@ -227,6 +228,11 @@ impl Inbox for SqliteInbox {
 
     async fn move_feed(&self, from: SubscriberNumber, into: SubscriberNumber) -> Result<u64, StoreError> {
         self.change(move |tx| items::move_feed(tx, from, into)).await
+    }
+
+    async fn erase_feed(&self, subscriber: SubscriberNumber) -> Result<(), StoreError> {
+        self.remove_feed(subscriber).await?;
+        self.database.truncate_log().await
     }
 
     async fn remove_feed(&self, subscriber: SubscriberNumber) -> Result<(), StoreError> {

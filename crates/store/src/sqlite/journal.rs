@@ -10,6 +10,9 @@ mod prune; // retention: delete finished batches in small commits
 mod views; // read-only queries for reports and traces
 mod resends; // resend requests
 mod schedules; // progress of rule schedules
+mod mail_providers; // mails to mailbox providers by day
+mod broadcasts; // broadcasts and their progress
+mod delays; // notifications of delayed rules that wait
 mod checkpoints; // checkpoints of sources
 mod states; // pages of rule state
 mod activity; // per-minute activity counters
@@ -37,7 +40,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tocsin_model::{
     event::EventBatch,
-    id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
+    id::{BroadcastId, ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
     notification::NotificationHead,
     receipt::Attempt,
     state::StatePage,
@@ -48,12 +51,13 @@ use crate::{
     bounded_scan::ScanPage,
     error::StoreError,
     journal::{
-        ActivityLog, ActivityRow, Arrivals, Backlog, CLOCK_LEEWAY, Checkpoints, Claim, ClaimEvents, ClaimWindow,
-        ClaimWork, ClaimedEvents, Component, Cutoffs, EndedWork, EventAcceptance, EventBatchState, EventLog, EventPage,
-        EventRange, Firing, FiringFilter, JournalOptions, Maintenance, Mark, NewEventBatch, NewResend, NotificationLog,
-        OpenWork, OperatorActions, Progress, Quantum, QuantumQuery, Resend, Resolution, RuleStop, RuleStore,
-        ScheduleKey, ScheduleRun, Schedules, SourceKey, Step, StoredNotificationBatch, StoredSuspension,
-        SuspensionFilter, Switch, Totals, Window, WindowWorkQuery, WorkCounts, WorkItem, WorkQueue,
+        ActivityLog, ActivityRow, Arrivals, Backlog, Broadcast, BroadcastChange, BroadcastFilter, BroadcastTotals,
+        Broadcasts, CLOCK_LEEWAY, Checkpoints, Claim, ClaimEvents, ClaimWindow, ClaimWork, ClaimedEvents, Component,
+        Cutoffs, Delayed, DelayedFilter, Delays, DueDelays, EndedWork, EventAcceptance, EventBatchState, EventLog,
+        EventPage, EventRange, Firing, FiringFilter, JournalOptions, Maintenance, Mark, NewBroadcast, NewEventBatch,
+        NewResend, NotificationLog, OpenWork, OperatorActions, Progress, Quantum, QuantumQuery, Resend, Resolution,
+        RuleStop, RuleStore, ScheduleKey, ScheduleRun, Schedules, SourceKey, Step, StoredNotificationBatch,
+        StoredSuspension, SuspensionFilter, Switch, Totals, Window, WindowWorkQuery, WorkCounts, WorkItem, WorkQueue,
     },
     sqlite::{
         journal::{
@@ -76,6 +80,7 @@ const FILE: Options = Options {
     reader_cache_kib: 4 << 10,
     readers: 2,
     synced: true,
+    erases: false,
     migrations: MIGRATIONS,
 };
 
@@ -448,6 +453,110 @@ impl Schedules for SqliteJournal {
 }
 
 #[async_trait]
+impl Broadcasts for SqliteJournal {
+    async fn put_broadcast(&self, new: NewBroadcast) -> Result<(Broadcast, bool), StoreError> {
+        self.database.write(move |connection, _| broadcasts::put(connection, &new)).await
+    }
+
+    async fn broadcast(&self, id: BroadcastId) -> Result<Option<Broadcast>, StoreError> {
+        self.read(move |connection, _| broadcasts::find(connection, id)).await
+    }
+
+    async fn broadcasts(
+        &self,
+        filter: &BroadcastFilter,
+        before: Option<BroadcastId>,
+        limit: usize,
+    ) -> Result<Vec<Broadcast>, StoreError> {
+        let filter = filter.clone();
+        self.read(move |connection, _| broadcasts::list(connection, &filter, before, limit)).await
+    }
+
+    async fn startable_broadcasts(&self, limit: usize) -> Result<Vec<Broadcast>, StoreError> {
+        self.read(move |connection, _| broadcasts::startable(connection, limit)).await
+    }
+
+    async fn begin_broadcast(&self, id: BroadcastId, event: NewEventBatch) -> Result<Option<EventBatchId>, StoreError> {
+        self.options.check(&self.shared.counters.backlog(), &event)?;
+        self.free_space.check()?;
+        let event = NewEventBatch { idempotency: None, ..event };
+        let (row, shared) = (accept::row(&self.database, &self.shared, event).await?, self.shared.clone());
+        self.database.write(move |connection, after| broadcasts::begin(connection, after, &shared, id, &row)).await
+    }
+
+    async fn change_broadcast(&self, id: BroadcastId, change: BroadcastChange) -> Result<Broadcast, StoreError> {
+        let shared = self.shared.clone();
+        self.database.write(move |connection, after| broadcasts::change(connection, after, &shared, id, &change)).await
+    }
+
+    async fn broadcast_totals(&self, id: BroadcastId) -> Result<BroadcastTotals, StoreError> {
+        self.read(move |connection, _| broadcasts::totals(connection, id)).await
+    }
+
+    async fn broadcast_batches(
+        &self,
+        id: BroadcastId,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<NotificationBatchId>, StoreError> {
+        self.read(move |connection, _| broadcasts::batches(connection, id, after, limit)).await
+    }
+}
+
+#[async_trait]
+impl Delays for SqliteJournal {
+    async fn next_delayed(&self, application: &Name, except: &[Name]) -> Result<Option<(Timestamp, Name)>, StoreError> {
+        let Some(application) = self.shared.names.find(application) else { return Ok(None) };
+        let except: Vec<i64> = except.iter().filter_map(|rule| self.shared.names.find(rule)).collect();
+        self.read(move |connection, shared| delays::next(connection, shared, application, &except)).await
+    }
+
+    async fn assign_due(&self, due: DueDelays) -> Result<Option<EventBatchId>, StoreError> {
+        let DueDelays { batch, rule, now, limit } = due;
+        let Some(lane) = self.lane(&batch.application, &rule) else { return Ok(None) };
+        self.options.check(&self.shared.counters.backlog(), &batch)?;
+        self.free_space.check()?;
+        let batch = NewEventBatch { idempotency: None, ..batch };
+        let row = accept::row(&self.database, &self.shared, batch).await?;
+        let shared = self.shared.clone();
+        let (application, rule) = lane;
+        self.database
+            .write(move |connection, after| {
+                let ids = delays::due(connection, [application, rule], now, limit)?;
+                if ids.is_empty() {
+                    return Ok(None);
+                }
+                let accepted = accept::store_all(connection, after, &shared, std::slice::from_ref(&row))?;
+                let Some(run) = accepted.first().map(|accepted| accepted.id()) else { return Ok(None) };
+                delays::assign(connection, &ids, run)?;
+                Ok(Some(run))
+            })
+            .await
+    }
+
+    async fn delayed_of(&self, run: EventBatchId) -> Result<Vec<Delayed>, StoreError> {
+        self.read(move |connection, shared| delays::of_run(connection, shared, run)).await
+    }
+
+    async fn delayed(&self, filter: &DelayedFilter, after: u64, limit: usize) -> Result<Vec<Delayed>, StoreError> {
+        let filter = filter.clone();
+        self.read(move |connection, shared| delays::list(connection, shared, &filter, after, limit)).await
+    }
+
+    async fn cancel_delayed(&self, filter: &DelayedFilter, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        let (shared, filter) = (self.shared.clone(), filter.clone());
+        self.database
+            .write(move |connection, after| delays::cancel(connection, after, &shared, &filter, now, limit))
+            .await
+    }
+
+    async fn delayed_count(&self, application: &Name) -> Result<u64, StoreError> {
+        let Some(application) = self.shared.names.find(application) else { return Ok(0) };
+        self.read(move |connection, _| delays::count(connection, application)).await
+    }
+}
+
+#[async_trait]
 impl Checkpoints for SqliteJournal {
     async fn record_marks(&self, source: &SourceKey, marks: Vec<Mark>) -> Result<(), StoreError> {
         let [application, source] = self.shared.names.numbers(&self.database, [&source.0, &source.1]).await?;
@@ -617,6 +726,9 @@ impl Maintenance for SqliteJournal {
         while self.database.write(move |connection, _| prune_rows(connection)).await? == prune::KEYS_MAX {}
         if self.read(move |connection, _| resends::is_any_expired(connection, before)).await? {
             self.database.write(move |connection, _| resends::prune(connection, before)).await?;
+        }
+        if self.read(move |connection, _| broadcasts::is_any_expired(connection, before)).await? {
+            self.database.write(move |connection, _| broadcasts::prune(connection, before)).await?;
         }
         // An event batch is deleted after the notification batches made from it, which were closed no later.
         let mut removed = 0;

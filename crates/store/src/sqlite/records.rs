@@ -12,8 +12,11 @@ mod transaction; // a transaction, and the change log
 mod api_keys;
 mod endpoints;
 mod suppressions;
+mod feedback; // feedback to sent messages
 mod classes; // numbers of subscription classes
 mod subscriber_rows; // rows of subscribers and their devices, as read
+mod lifecycle; // outbox of lifecycle events
+mod consent_rows; // rows of consents and of their evidence
 mod schedule_rows; // rows of schedules, kept with their subscriptions
 mod subscriptions;
 mod applications;
@@ -28,6 +31,8 @@ mod entry_changes; // index keys, credentials and placements of entries
 mod subscribers;
 mod entries;
 
+mod consents; // consent of subscriptions
+mod erasure; // erasure of a person
 mod merges;
 mod prepared; // prepared changes
 

@@ -170,6 +170,7 @@ impl SqliteTracking {
             reader_cache_kib: 2 << 10,
             readers: 1,
             synced: false,
+            erases: false,
             migrations: MIGRATIONS,
         };
         let database = Database::open(&path, &options_of_file)?;

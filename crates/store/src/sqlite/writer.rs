@@ -31,7 +31,7 @@ mod tests;
 use std::{
     fs::{File, OpenOptions},
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -65,6 +65,7 @@ pub(crate) use options::{LOG_STEP_BYTES, Options, WAITING_WRITES_MAX};
 
 /// Open file. Dropping it waits for the accepted writes.
 pub(crate) struct Database {
+    path: PathBuf,
     writes: Option<Sender<Box<dyn WriteJob>>>,
     reads: Option<Sender<ReadJob>>,
     threads: Vec<JoinHandle<()>>,
@@ -96,6 +97,7 @@ impl Database {
         let mut writer = connect(path, options, options.writer_cache_kib)?;
         let synchronous = if options.synced { "FULL" } else { "NORMAL" };
         writer.pragma_update(None, "synchronous", synchronous).map_err(store_error)?;
+        writer.pragma_update(None, "secure_delete", options.erases).map_err(store_error)?;
         writer.pragma_update(None, "cache_spill", -CHANGED_KIB_MAX).map_err(store_error)?;
         examine(&writer, path)?;
         migrate(&mut writer, path, options.migrations)?;
@@ -157,7 +159,26 @@ impl Database {
             })?);
         }
         let last = Some(Mutex::new(connect(path, options, 64)?));
-        Ok(Database { writes: Some(writes), reads: Some(reads), threads, health, last, _file: file, _lock: lock })
+        Ok(Database {
+            path: path.to_owned(),
+            writes: Some(writes),
+            reads: Some(reads),
+            threads,
+            health,
+            last,
+            _file: file,
+            _lock: lock,
+        })
+    }
+
+    /// Copies the WAL into the file and truncates it.
+    ///
+    /// # Errors
+    /// `Unavailable` if a read or a backup uses the WAL for longer than the timeout of a connection.
+    pub(crate) async fn truncate_log(&self) -> Result<(), StoreError> {
+        let path = self.path.clone();
+        let done = tokio::task::spawn_blocking(move || checkpoints::truncate_wal(&path)).await;
+        done.map_err(|_| StoreError::unavailable("the checkpoint panicked"))?
     }
 
     /// Runs a job that makes several changes atomically: they are rolled back if it fails or panics.

@@ -6,16 +6,17 @@ use std::{sync::Arc, time::Duration};
 use tocsin_model::{
     delivery_policy::Priority,
     event::EventBatch,
-    id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
+    id::{ChangeSequence, EventBatchId, EventId, Name, NotificationBatchId, SubscriptionId, WorkItemId},
     receipt::Outcome,
     state::StatePage,
     time::Timestamp,
 };
 use tocsin_store::journal::{
-    ActivityLog, Claim, ClaimEvents, Component, Cutoffs, EventRange, Except, FiringFilter, FiringStatus, Journal, Mark,
-    NewFiring, NewQuantum, NewResend, NotificationLog, OpenWork, QuantumInput, QuantumQuery, RefiredBatch,
-    ReopenedNotifications, ResendProgress, Resolution, Retry, Role, RuleStop, ScheduleKey, ScheduleRun, Step,
-    Suspension, SuspensionFilter, Switch, SwitchState, Window, WorkItem, WorkState,
+    ActivityLog, CancelDelayed, Claim, ClaimEvents, Component, Correlation, Cutoffs, DelayedFilter, DueDelays,
+    EventRange, Except, FiringFilter, FiringStatus, Journal, Mark, NewDelayed, NewFiring, NewQuantum, NewResend,
+    NotificationLog, OpenWork, QuantumInput, QuantumQuery, RefiredBatch, ReopenedNotifications, ResendProgress,
+    Resolution, Retry, Role, RuleStop, ScheduleKey, ScheduleRun, Step, Suspension, SuspensionFilter, Switch,
+    SwitchState, Window, WorkItem, WorkState,
 };
 
 use crate::support::*;
@@ -82,7 +83,8 @@ impl DifferentialTest {
             92..94 => self.reopen().await,
             94..96 => self.change_rules().await,
             96 => self.switch().await,
-            97 => self.run_schedules().await,
+            97 if self.random.bool() => self.run_schedules().await,
+            97 => self.run_delays().await,
             _ => self.now = self.now + Duration::from_secs(self.random.u64(1..40)),
         }
     }
@@ -174,6 +176,32 @@ impl DifferentialTest {
                 one.batches.push(new.clone());
                 two.batches.push(new);
             }
+        }
+        if let Some(last) = ids.last() {
+            for _ in 0..self.random.u32(..4) {
+                let event = EventId { batch: ids[self.random.usize(..ids.len())], ordinal: self.random.u32(..3) };
+                one.delayed.push(NewDelayed {
+                    application: app(),
+                    rule: name(if self.random.bool() { "near" } else { "far" }),
+                    event,
+                    subscription: SubscriptionId(self.random.u64(..4)),
+                    due_at: self.now + Duration::from_secs(self.random.u64(..60)),
+                    key: self.random.bool().then(|| format!("k{}", self.random.u8(..3)).into()),
+                });
+            }
+            for _ in 0..self.random.u32(..2) {
+                let correlation = match self.random.bool() {
+                    true => Correlation::Key(format!("k{}", self.random.u8(..3)).into()),
+                    false => Correlation::Subscription(SubscriptionId(self.random.u64(..4))),
+                };
+                let by = EventId { batch: *last, ordinal: self.random.u32(..3) };
+                one.cancelled.push(CancelDelayed { application: app(), rule: name("near"), by, correlation });
+            }
+            if self.random.u8(..3) == 0 {
+                one.released.push(*last);
+            }
+            (two.delayed, two.cancelled) = (one.delayed.clone(), one.cancelled.clone());
+            two.released = one.released.clone();
         }
         if self.random.u8(..8) == 0 {
             one.continued.push(events(self.random.u32(1..4), self.now));
@@ -409,6 +437,19 @@ impl DifferentialTest {
     }
 
     /// Records or removes runs of schedules.
+    async fn run_delays(&mut self) {
+        let rule = name(if self.random.bool() { "near" } else { "far" });
+        if self.random.u8(..4) == 0 {
+            let filter = DelayedFilter { rule: Some(rule), ..DelayedFilter::default() };
+            let limit = self.random.usize(..4);
+            let one = self.memory.cancel_delayed(&filter, self.now, limit).await.expect("cancelled");
+            return assert_eq!(one, self.sqlite().cancel_delayed(&filter, self.now, limit).await.expect("cancelled"));
+        }
+        let due = DueDelays { batch: events(1, self.now), rule, now: self.now, limit: self.random.usize(1..4) };
+        let one = self.memory.assign_due(due.clone()).await.expect("assigned");
+        assert_eq!(one, self.sqlite().assign_due(due).await.expect("assigned"));
+    }
+
     async fn run_schedules(&mut self) {
         let schedule = |random: &mut fastrand::Rng| -> ScheduleKey {
             (name(if random.bool() { "near" } else { "far" }), format!("DTSTART:{}", random.u8(..3)).into())
@@ -526,6 +567,15 @@ impl DifferentialTest {
                 sqlite.notification_batches_of(id, NotificationBatchId(0), usize::MAX).await.expect("read")
             );
         }
+        let all = DelayedFilter::default();
+        let delayed = memory.delayed(&all, 0, usize::MAX).await.expect("read");
+        assert_eq!(delayed, sqlite.delayed(&all, 0, usize::MAX).await.expect("read"));
+        assert_eq!(sqlite.delayed_count(&app()).await.expect("read"), delayed.len() as u64);
+        let except = [name("far")];
+        assert_eq!(
+            memory.next_delayed(&app(), &except).await.expect("read"),
+            sqlite.next_delayed(&app(), &except).await.expect("read")
+        );
         let source = (app(), events(1, self.now).source);
         let marks = memory.marks(&source, None, usize::MAX).await.expect("read");
         assert_eq!(marks, sqlite.marks(&source, None, usize::MAX).await.expect("read"));

@@ -9,6 +9,9 @@ mod work_queue; // claims, and the commit of steps
 mod notification_log; // notification batches, attempts, progress
 mod rule_store; // rule firings, stopped rules, rule state
 mod schedules; // progress of schedules
+mod delays; // notifications of delayed rules that wait
+mod mail_providers; // mails to mailbox providers by day
+mod broadcasts; // broadcasts, and the work that they hold
 mod checkpoints; // checkpoints of sources
 mod operator_actions; // suspensions, resends, switches, removal of an application
 mod activity_log; // activity, quanta, totals

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use tocsin_model::{
     event::EventBatch,
     id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
+    mail_provider::ProviderDay,
     notification::{NotificationHead, Notifications},
     receipt::Attempt,
     time::Timestamp,
@@ -17,14 +18,18 @@ use tocsin_model::{
 use crate::{
     error::StoreError,
     journal::{
-        APPLICATION_REMOVED, Activity, Backlog, Claim, Cutoffs, EndedWork, EventBatchState, Firing, FiringStatus,
-        Idempotency, Mark, NewEventBatch, NewFiring, NewNotificationBatch, Progress, Quantum, QuantumInput,
-        ReceiptChunk, RefiredBatch, ReopenedNotifications, Resend, ResendProgress, Retry, RuleStop, ScheduleKey,
-        ScheduleRun, SourceKey, Step, Stream, Suspension, SuspensionFilter, Switch, Totals, WorkItem, WorkState,
+        APPLICATION_REMOVED, Activity, Backlog, Broadcast, BroadcastTotals, CancelDelayed, Claim, Cutoffs, Delayed,
+        EndedWork, EventBatchState, Firing, FiringStatus, Idempotency, Mark, NewDelayed, NewEventBatch, NewFiring,
+        NewNotificationBatch, Progress, Quantum, QuantumInput, ReceiptChunk, RefiredBatch, ReopenedNotifications,
+        Resend, ResendProgress, Retry, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step, Stream, Suspension,
+        SuspensionFilter, Switch, Totals, WorkItem, WorkState,
         activity::{BatchProgress, MinuteSums, ProgressUpdate},
         ended_attempt, split_suspension,
     },
 };
+
+/// Mails of a channel by provider and day.
+type ProviderDays = BTreeMap<(Box<str>, u32), ProviderDay>;
 
 #[derive(Default)]
 pub(super) struct State {
@@ -37,9 +42,13 @@ pub(super) struct State {
     pub(super) stops: BTreeMap<(Name, Name), RuleStop>,
     pub(super) states: BTreeMap<(Name, Box<str>, u64), Bytes>,
     pub(super) runs: BTreeMap<(Name, ScheduleKey), ScheduleRun>,
+    /// By application and channel.
+    pub(super) provider_days: BTreeMap<(Name, Name), ProviderDays>,
+    pub(super) delayed: BTreeMap<u64, Delayed>,
     pub(super) marks: BTreeMap<(SourceKey, Box<str>), Bytes>,
     /// Resend requests with their keys.
     pub(super) resends: BTreeMap<u64, (String, Resend)>,
+    pub(super) broadcasts: BTreeMap<u64, StoredBroadcast>,
     pub(super) activity: BTreeMap<(Stream, Timestamp), Activity>,
     pub(super) quanta: BTreeMap<u64, Quantum>,
     pub(super) switches: BTreeMap<String, Switch>,
@@ -61,7 +70,9 @@ pub(super) struct Last {
     pub(super) suspension: u64,
     pub(super) firing: u64,
     pub(super) resend: u64,
+    pub(super) broadcast: u64,
     pub(super) quantum: u64,
+    pub(super) delayed: u64,
     pub(super) token: u64,
     pub(super) snapshot_sequence: ChangeSequence,
 }
@@ -94,6 +105,13 @@ pub(super) struct Item {
     pub(super) attempts: u32,
     pub(super) due_at: Timestamp,
     pub(super) work_state: WorkState,
+}
+
+/// A broadcast with its key, and the counts of its deleted notification batches.
+pub(super) struct StoredBroadcast {
+    pub(super) key: String,
+    pub(super) broadcast: Broadcast,
+    pub(super) deleted: BroadcastTotals,
 }
 
 #[derive(Clone, Copy)]
@@ -501,6 +519,7 @@ impl State {
             };
             ended.notifications += self.end(batch, channel, attempts, ordinals, now);
         }
+        self.end_delayed(|delayed| delayed.application == *application, usize::MAX, now);
         for (id, events) in &mut self.event_batches {
             if events.batch.application == *application && !matches!(events.state, EventBatchState::Matched(_)) {
                 self.event_claims.remove(id);
@@ -509,6 +528,7 @@ impl State {
                 ended.event_batches += 1;
             }
         }
+        self.end_broadcasts(application, APPLICATION_REMOVED, now);
         ended
     }
 
@@ -519,6 +539,49 @@ impl State {
         let count = attempts.len() as u64;
         self.record(ReceiptChunk { batch, channel, attempts: attempts.into() }, now);
         count
+    }
+
+    /// Stores the delays of a step.
+    pub(super) fn store_delays(
+        &mut self,
+        (new, cancelled, released): (Vec<NewDelayed>, Vec<CancelDelayed>, Vec<EventBatchId>),
+        time: Timestamp,
+    ) {
+        for NewDelayed { application, rule, event, subscription, due_at, key } in new {
+            let is_known = self.delayed.values().any(|known| {
+                (&known.application, &known.rule, known.event, known.subscription)
+                    == (&application, &rule, event, subscription)
+            });
+            if is_known {
+                continue;
+            }
+            self.last.delayed += 1;
+            let id = self.last.delayed;
+            if let Some(events) = self.event_batches.get_mut(&event.batch.0) {
+                events.open += 1;
+                events.closed_at = None;
+            }
+            self.delayed.insert(id, Delayed { id, application, rule, event, subscription, due_at, key, run: None });
+        }
+        for cancel in cancelled {
+            self.end_delayed(|delayed| cancel.cancels(delayed), usize::MAX, time);
+        }
+        self.end_delayed(|delayed| delayed.run.is_some_and(|run| released.contains(&run)), usize::MAX, time);
+    }
+
+    /// Removes delayed notifications. Returns their number.
+    pub(super) fn end_delayed(&mut self, ends: impl Fn(&Delayed) -> bool, limit: usize, time: Timestamp) -> usize {
+        let ids: Vec<u64> = self.delayed.values().filter(|delayed| ends(delayed)).map(|delayed| delayed.id).collect();
+        let ids = &ids[..ids.len().min(limit)];
+        for id in ids {
+            let Some(delayed) = self.delayed.remove(id) else { continue };
+            let Some(events) = self.event_batches.get_mut(&delayed.event.batch.0) else { continue };
+            events.open = events.open.saturating_sub(1);
+            if events.open == 0 && matches!(events.state, EventBatchState::Matched(_)) {
+                events.closed_at = Some(time);
+            }
+        }
+        ids.len()
     }
 
     pub(super) fn mark_progress(&mut self, held: &[Claim<WorkItemId>], receipts: &[ReceiptChunk]) {

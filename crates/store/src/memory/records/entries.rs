@@ -479,9 +479,11 @@ impl EntryWriter for RecordsState {
         EntryWriter::put_subscriber(self, new, placement, Precondition::Present, now).map(|_| ())
     }
 
-    fn remove(&mut self, number: EntryNumber, _now: Timestamp) -> Result<(), StoreError> {
+    fn remove(&mut self, number: EntryNumber, now: Timestamp) -> Result<(), StoreError> {
         match self.node(number)? {
-            Some(EntryNode::Subscriber(subscriber, _)) => self.remove_subscriber(&subscriber.id, Precondition::Present),
+            Some(EntryNode::Subscriber(subscriber, _)) => {
+                self.remove_subscriber(&subscriber.id, Precondition::Present, now)
+            }
             Some(EntryNode::Object(object)) => {
                 self.directory.objects.remove(&number);
                 self.directory.put_credential(number, None);

@@ -71,6 +71,14 @@ impl RecordsState {
         preferences: Preferences,
         now: Timestamp,
     ) -> Subscriber {
+        let mut devices = devices;
+        for name in moved_devices(&old.devices, &devices) {
+            if self.address_changed(old.number, &name, &devices[&name].clone(), now)
+                && let Some(device) = devices.get_mut(&name)
+            {
+                device.state = DeviceState::Pending;
+            }
+        }
         if old.profile == profile && old.devices == devices && old.preferences == preferences {
             return old;
         }
@@ -102,23 +110,37 @@ impl RecordsState {
         new
     }
 
-    pub(super) fn remove_subscriber(&mut self, id: &SubscriberId, expect: Precondition) -> Result<(), StoreError> {
+    pub(super) fn remove_subscriber(
+        &mut self,
+        id: &SubscriberId,
+        expect: Precondition,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
         let old = self.subscribers.get(id).map(|old| (old.number, old.revision));
         expect.check(old.map(|(_, revision)| revision), || format!("subscriber `{id}`"))?;
         let (number, _) = old.ok_or_else(|| no_subscriber(id))?;
         self.touched.push(number);
         let before = self.subscribers.get(id).and_then(|old| reach(&old.profile, &old.devices));
         let ids: Vec<_> = self.owned.get(&number).into_iter().flatten().copied().collect();
+        self.forget_lifecycle(number);
+        let origin = ChangeOrigin { way: ChangeWay::SubscriberRemoved, ..self.origin.clone() };
+        for id in &ids {
+            if self.subscriptions.get(id).is_some_and(Subscription::is_active_or_snoozed) {
+                self.record_lifecycle_by(LifecycleChange::Ended, *id, None, &origin, now);
+            }
+        }
         self.remove_subscriptions(&ids);
         let is_its =
             |found: &Suppression| matches!(&found.target, Target::Device { subscriber, .. } if subscriber == id);
         self.remove_suppressions(is_its, usize::MAX);
+        self.remove_feedback_of(id);
         let mut entry = None;
         if let Some(old) = self.subscribers.get(id).cloned() {
             entry = Some(self.entry_of(&old));
             self.log_profile(&old);
             self.directory.changed(Some(&old), None);
         }
+        self.erase_evidence(number, now);
         self.owned.remove(&number);
         self.subscribers_enabled_at.remove(&number);
         self.subscribers.remove(id);
@@ -155,7 +177,8 @@ impl RecordsState {
                 (endpoint.subscriber, endpoint.device) = (Some(into.clone()), Some(new.clone()));
             }
         }
-        self.remove_subscriber(from, Precondition::Present)?;
+        self.move_evidence(from_number, into_number);
+        self.remove_subscriber(from, Precondition::Present, now)?;
         let report = merged.report(from.clone(), into.clone(), moved, doubles);
         let merge = Merge { from_number, into_number, at: now, report };
         self.merges.push((merge.clone(), false));
@@ -276,7 +299,7 @@ impl RecordsState {
             });
             let id = match same_key {
                 Some(id) => {
-                    if let Some(before) = self.change_subscription(id, line.change(), now) {
+                    if let Some(before) = self.recorded_change(id, line.change(), now) {
                         // If a subscription is replaced twice, the first before-image counts.
                         changed.entry(id).or_insert(before);
                     }
@@ -316,14 +339,40 @@ impl RecordsState {
             enabled,
             values: new.values,
             terms,
+            consent: None,
             created_at: now,
             updated_at: now,
             revision: 1,
         };
+        let is_active = made.is_active_or_snoozed();
         self.subscriptions.insert(id, made);
         self.owned.entry(number).or_default().insert(id);
         self.follow_schedule(id, false, now);
+        self.record_lifecycle(LifecycleChange::Requested, id, None, now);
+        if is_active {
+            self.record_lifecycle(LifecycleChange::Confirmed, id, None, now);
+        }
         id
+    }
+
+    /// Like `change_subscription`, and records it for lifecycle events.
+    pub(super) fn recorded_change(
+        &mut self,
+        id: SubscriptionId,
+        new: SubscriptionChange,
+        now: Timestamp,
+    ) -> Option<Subscription> {
+        let before = self.change_subscription(id, new, now)?;
+        let is_active = self.subscriptions.get(&id).is_some_and(Subscription::is_active_or_snoozed);
+        let change = match (before.is_active_or_snoozed(), is_active) {
+            (true, false) => Some(LifecycleChange::Ended),
+            (_, true) => Some(LifecycleChange::Changed),
+            (false, false) => None,
+        };
+        if let Some(change) = change {
+            self.record_lifecycle(change, id, Some(&before.values), now);
+        }
+        Some(before)
     }
 
     /// Updates the schedule of a subscription.
@@ -356,7 +405,8 @@ impl RecordsState {
     ) -> Option<Subscription> {
         let found = self.subscriptions.get_mut(&id)?;
         let SubscriptionChange { device, enabled, values, terms } = new;
-        let stored = StoredState { enabled: found.enabled, snoozed_until: found.terms.snoozed_until };
+        let stored =
+            StoredState { enabled: found.enabled, snoozed_until: found.terms.snoozed_until, consent: found.consent };
         let (enabled, terms) = effective_state(enabled, &terms, Some(stored), now);
         if found.device == device && found.enabled == enabled && found.values == values && found.terms == terms {
             return None;
@@ -382,6 +432,7 @@ impl RecordsState {
             self.owned.entry(gone.subscriber_number).or_default().remove(&gone.id);
             self.scheduled.remove(&gone.id);
             self.enabled_at.remove(&gone.id);
+            self.consents.remove(&gone.id);
         }
         self.log_subscriptions(&gone);
     }
@@ -393,8 +444,21 @@ impl RecordsState {
     }
 
     pub(super) fn recipient(&self, id: SubscriptionId) -> Option<Recipient> {
-        let subscription = self.subscriptions.get(&id)?.clone();
-        let subscriber = self.subscriber_of(&subscription);
+        self.recipient_of(self.subscriptions.get(&id)?.clone())
+    }
+
+    /// The recipient of a removed subscription, by its last before-image.
+    pub(super) fn former_recipient(&self, id: SubscriptionId) -> Option<Recipient> {
+        if self.subscriptions.contains_key(&id) {
+            return None;
+        }
+        let last = self.images(ChangeSequence(0)).filter(|image| image.id == id).last()?.clone();
+        self.recipient_of(Subscription { enabled: false, ..last })
+    }
+
+    fn recipient_of(&self, subscription: Subscription) -> Option<Recipient> {
+        let id = subscription.id;
+        let subscriber = self.subscribers.values().find(|found| found.number == subscription.subscriber_number)?;
         let person = RecipientSubscriber {
             id: subscriber.id.clone(),
             number: subscription.subscriber_number,
@@ -402,8 +466,9 @@ impl RecordsState {
             preferences: subscriber.preferences.clone(),
             devices: subscriber.devices.clone().into_iter().collect(),
         };
+        let consent_request = self.open_request(id);
         let Subscription { class, subscriber_number: subscriber, device, enabled, values, .. } = subscription;
-        let interest = RecipientSubscription { class, subscriber, device, enabled, values };
+        let interest = RecipientSubscription { class, subscriber, device, enabled, values, consent_request };
         Some(Recipient { subscription: id, interest: Arc::new(interest), person: Arc::new(person) })
     }
 }

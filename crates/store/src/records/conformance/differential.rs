@@ -1,5 +1,9 @@
 //! Differential test: random operations have the same results on every backend.
 
+use tocsin_model::feedback::Class;
+
+use tocsin_model::lifecycle::LifecycleChange;
+
 use super::*;
 
 /// Applies the same random operations to both backends, and compares each result and the final state.
@@ -110,7 +114,7 @@ async fn random_operation(records: &dyn Records, rng: &mut fastrand::Rng, step: 
         }
     }
     let now = at(step);
-    match rng.u32(..25) {
+    match rng.u32(..27) {
         0 | 1 => format!("{:?}", records.put_subscriber(make_subscriber(rng), pick_expect(rng), now).await),
         2 => {
             let many = (0..rng.usize(..6)).map(|_| make_subscriber(rng)).collect();
@@ -195,13 +199,14 @@ async fn random_operation(records: &dyn Records, rng: &mut fastrand::Rng, step: 
             format!("{:?}", records.put_segment(new, pick_expect(rng), now).await)
         }
         21 => {
-            let target = rng.choice(["address/smtp/x1", "address/http/x2", "device/p1/a"]).expect("three");
+            let text = rng.choice(["address/smtp/x1", "address/http/x2", "device/p1/a"]).expect("three");
             let cause = *rng.choice(&Cause::ALL).expect("some");
-            let reports = (0..rng.usize(..4)).map(|_| report_of(target, cause)).collect();
-            let policy = Policy { soft_bounces: 3, soft_bounce_lasts: None, ..Policy::default() };
-            format!("{:?}", records.report_suppressions(reports, &policy, now).await)
+            let new = (0..rng.usize(..4)).map(|_| suppression_of(text, cause, rng.bool(), now)).collect();
+            format!("{:?}", records.put_suppressions(new).await)
         }
-        22 => match rng.u32(..4) {
+        22 => match rng.u32(..7) {
+            4 | 5 => change_feedback(records, rng, step).await,
+            6 => format!("{:?}", records.prune_feedback(now, rng.usize(..3)).await),
             0 => format!("{:?}", records.prune_suppressions(now, rng.usize(..3)).await),
             3 => format!("{:?}", records.wake_subscriptions(now, rng.usize(..3)).await),
             1 => {
@@ -229,9 +234,42 @@ async fn random_operation(records: &dyn Records, rng: &mut fastrand::Rng, step: 
             let profiles = records.profiles(&subscribers, at).await;
             format!("{:?} {profiles:?}", records.memberships(&[name("a"), name("b")], &subscribers, at).await)
         }
+        25 => {
+            let application = pick(rng, &["a", "b"]);
+            let class = rng.bool().then(|| pick(rng, &["one", "two"]));
+            let filters = LifecycleChange::ALL.into_iter().filter(|_| rng.bool());
+            let filters = filters.map(|change| LifecycleFilter { change, class: class.clone() }).collect();
+            format!("{:?}", records.set_lifecycle_filters(&application, filters).await)
+        }
+        26 => {
+            let application = pick(rng, &["a", "b"]);
+            let entries = records.lifecycle_entries(&application, rng.u64(..20), rng.usize(..9)).await;
+            let (through, before, limit) = (rng.u64(..40), at(rng.i64(0..60)), rng.usize(..5));
+            let trim = TrimLifecycle { application: &application, through, before, limit };
+            let trimmed = records.trim_lifecycle(trim).await;
+            format!("{entries:?} {trimmed:?} {:?}", records.last_lifecycle_position().await)
+        }
         _ => {
             let ids: Vec<_> = (0..rng.usize(..20)).map(|_| pick_subscription(rng)).collect();
             format!("{:?}", records.recipients(&ids).await)
         }
     }
+}
+
+/// Adds an entry, from the present state or from a stale one.
+async fn change_feedback(records: &dyn Records, rng: &mut fastrand::Rng, step: i64) -> String {
+    let text = rng.choice(["address/smtp/x1", "device/p1/a"]).expect("two");
+    let target: Target = text.parse().expect("a target");
+    let mut before = records.feedback_states(std::slice::from_ref(&target)).await.expect("read").remove(0);
+    if rng.u32(..4) == 0 {
+        before.entries.pop();
+    }
+    let class = *rng.choice(&Class::ALL).expect("some");
+    let entry = feedback_store::entry(text, class, &format!("k{}", rng.u32(..3)), step);
+    let suppression = rng.bool().then(|| suppression_of(text, Cause::HardBounce, true, at(step)));
+    let cleared = before.entries.first().map(|entry| (entry.class, entry.key.clone())).into_iter().collect();
+    let change = FeedbackChange { target, before, added: vec![entry], cleared, suppression };
+    let changed = records.change_feedback(vec![change]).await.map_err(|error| error.to_string());
+    let page = records.scan_feedback(&FeedbackFilter::default(), None, rng.usize(1..4)).await;
+    format!("{changed:?} {page:?} {:?}", records.counted_in_sessions().await)
 }

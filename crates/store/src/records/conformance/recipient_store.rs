@@ -147,7 +147,7 @@ fn the_channel_is_that_of_the_receiving_device() {
             assert_eq!(found.as_ref().map(current), stored.as_ref().map(whose));
             let interest = |stored: Subscription| {
                 let Subscription { class, subscriber_number: subscriber, device, enabled, values, .. } = stored;
-                RecipientSubscription { class, subscriber, device, enabled, values }
+                RecipientSubscription { class, subscriber, device, enabled, values, consent_request: None }
             };
             assert_eq!(found.as_ref().map(|found| (*found.interest).clone()), stored.map(interest));
         }

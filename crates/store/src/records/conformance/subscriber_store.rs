@@ -75,9 +75,12 @@ fn devices_are_added_and_removed() {
         let replaced = records.put_subscriber(person("ann", &["a=sms", "b=sms"]), Precondition::Any, at(5)).await;
         assert_eq!(replaced.expect("stored").devices.keys().map(Name::as_str).collect::<Vec<_>>(), ["a", "b"]);
         assert!(records.has_subscriber(kept.number).await.expect("read"));
+        let numbered = records.subscriber_numbered(kept.number).await.expect("read").expect("there is one");
+        assert_eq!((numbered.id, numbered.devices.len()), (subscriber_id("ann"), 2));
         records.remove_subscriber(&subscriber_id("ann"), Precondition::Any, at(6)).await.expect("removed");
         assert_eq!(records.counts(), RecordCounts::default());
         assert!(!records.has_subscriber(kept.number).await.expect("read"));
+        assert_eq!(records.subscriber_numbered(kept.number).await.expect("read"), None);
     });
 }
 
@@ -354,9 +357,9 @@ fn a_subscriber_is_merged_into_another() {
             on("anon", Some("other"), "work", five),
         ];
         records.put_subscriptions(new, at(2)).await.expect("stored");
-        let reports =
-            vec![report_of("device/anon/home", Cause::Complaint), report_of("device/anon/work", Cause::Manual)];
-        records.report_suppressions(reports, &Policy::default(), at(2)).await.expect("reported");
+        let suppressed = |target, cause| suppression_of(target, cause, true, at(2));
+        let new = vec![suppressed("device/anon/home", Cause::Complaint), suppressed("device/anon/work", Cause::Manual)];
+        records.put_suppressions(new).await.expect("stored");
         let before = newest(records);
         let known = |subscriber: &str| SubscriptionFilter {
             subscriber: Some(subscriber_id(subscriber)),

@@ -3,28 +3,27 @@
 use super::*;
 
 #[test]
-fn suppressions_are_kept_counted_and_lifted() {
+fn suppressions_are_kept_ranked_and_lifted() {
     check(async |records| {
-        let policy = Policy { soft_bounces: 2, ..Policy::default() };
         let (bob, phone) = ("address/smtp/bob@example.org", "device/ann/phone");
         assert_eq!(records.newest_suppression(), ChangeSequence(0));
         let before = newest(records);
-        let report = async |target, cause, now| {
-            let known =
-                records.report_suppressions(vec![report_of(target, cause)], &policy, now).await.expect("reported");
-            (known[0].in_force, known[0].cause)
+        let put = async |to, cause, in_force, now| {
+            records.put_suppressions(vec![suppression_of(to, cause, in_force, now)]).await.expect("stored");
+            let found = records.suppression(&to.parse().expect("a target")).await.expect("read").expect("there");
+            (found.in_force, found.cause)
         };
-        assert_eq!(report(bob, Cause::SoftBounce, at(1)).await, (false, Cause::SoftBounce));
-        assert_eq!(report(bob, Cause::SoftBounce, at(2)).await, (true, Cause::SoftBounce));
-        assert_eq!(report(bob, Cause::Complaint, at(3)).await, (true, Cause::Complaint));
+        assert_eq!(put(bob, Cause::SoftBounce, false, at(1)).await, (false, Cause::SoftBounce));
+        assert_eq!(put(bob, Cause::SoftBounce, true, at(2)).await, (true, Cause::SoftBounce));
+        assert_eq!(put(bob, Cause::Complaint, true, at(3)).await, (true, Cause::Complaint));
         let place = newest(records);
         assert_eq!(records.newest_suppression(), place);
-        assert_eq!(report(bob, Cause::HardBounce, at(4)).await, (true, Cause::Complaint));
+        assert_eq!(put(bob, Cause::HardBounce, true, at(4)).await, (true, Cause::Complaint));
         assert_eq!(newest(records), place, "an unchanged suppression is not logged");
-        assert_eq!(report(phone, Cause::HardBounce, at(4)).await, (true, Cause::HardBounce));
+        assert_eq!(put(phone, Cause::HardBounce, true, at(4)).await, (true, Cause::HardBounce));
         let target = |text: &str| text.parse::<Target>().expect("a target");
         let found = records.suppression(&target(bob)).await.expect("read").expect("there");
-        assert_eq!((found.since, found.updated_at, found.expires_at, found.bounces.len()), (at(3), at(3), None, 2));
+        assert_eq!((found.since, found.updated_at, found.expires_at, found.bounces.len()), (at(3), at(3), None, 0));
         assert_eq!(records.suppression(&target("address/smtp/x")).await.expect("read"), None);
 
         let weaker = Suppression { cause: Cause::Manual, updated_at: at(5), ..found.clone() };

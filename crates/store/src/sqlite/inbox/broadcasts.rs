@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 use tocsin_model::{
-    id::{BroadcastId, Name, SubscriberNumber},
+    id::{InboxBroadcastId, Name, SubscriberNumber},
     inbox::Item,
     time::Timestamp,
 };
@@ -31,7 +31,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, StoreError>> {
     let (title, audience): (String, Option<String>) = (row.get(1)?, row.get(2)?);
     let body: String = row.get(3)?;
     let content: u64 = row.get(7)?;
-    let (id, readers) = (BroadcastId(row.get(0)?), row.get(6)?);
+    let (id, readers) = (InboxBroadcastId(row.get(0)?), row.get(6)?);
     let (created_at, expires_at) = (Timestamp(row.get(4)?), Timestamp(row.get(5)?));
     let whole = || {
         let audience = audience.as_deref().map(name).transpose()?;
@@ -95,7 +95,7 @@ pub(super) fn put(
     )?;
     tx.broadcasts_changed = true;
     let NewBroadcast { name, audience, content, expires_at } = new;
-    let id = BroadcastId(number);
+    let id = InboxBroadcastId(number);
     Ok((Broadcast { id, name, audience, content, created_at: now, expires_at, readers: 0 }, true))
 }
 
@@ -132,7 +132,7 @@ pub(super) fn withdraw(
 pub(super) fn store_state(
     tx: &mut InboxTransaction<'_>,
     subscriber: SubscriberNumber,
-    id: BroadcastId,
+    id: InboxBroadcastId,
     item: &Item,
     applied: Option<(Option<Timestamp>, Option<Timestamp>)>,
 ) -> Result<(), StoreError> {

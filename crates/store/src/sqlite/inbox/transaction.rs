@@ -8,7 +8,7 @@ use std::sync::{
 use parking_lot::Mutex;
 use rusqlite::Connection;
 use tocsin_model::{
-    id::{BroadcastId, Name, SubscriberNumber},
+    id::{InboxBroadcastId, Name, SubscriberNumber},
     inbox::InboxContent,
     time::Timestamp,
 };
@@ -93,7 +93,7 @@ pub(super) fn heads(connection: &Connection) -> Result<Vec<BroadcastHead>, Store
         Ok((row.get(0)?, row.get::<_, Option<String>>(1)?, row.get(2)?, row.get::<_, Option<i64>>(3)?))
     })?;
     let head = |(id, audience, expires_at, withdrawn_at): (u64, Option<String>, i64, Option<i64>)| {
-        let (id, expires_at, withdrawn) = (BroadcastId(id), Timestamp(expires_at), withdrawn_at.is_some());
+        let (id, expires_at, withdrawn) = (InboxBroadcastId(id), Timestamp(expires_at), withdrawn_at.is_some());
         Ok(BroadcastHead { id, audience: audience.as_deref().map(name).transpose()?, expires_at, withdrawn })
     };
     rows.into_iter().map(head).collect()

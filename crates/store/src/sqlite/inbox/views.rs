@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use rusqlite::{Connection, Row, types::Value};
 use tocsin_model::{
-    id::{BroadcastId, NotificationBatchId, NotificationId},
+    id::{InboxBroadcastId, NotificationBatchId, NotificationId},
     inbox::{InboxContent, InboxItemFilter, Item, ItemId},
     time::Timestamp,
 };
@@ -64,7 +64,7 @@ impl ItemReader {
     }
 
     fn broadcast(&mut self, row: &Row<'_>) -> rusqlite::Result<Result<Item, StoreError>> {
-        self.item(row, ItemId::Broadcast(BroadcastId(row.get(0)?)))
+        self.item(row, ItemId::Broadcast(InboxBroadcastId(row.get(0)?)))
     }
 }
 

@@ -5,6 +5,7 @@ use tocsin_model::time::Timestamp;
 
 use super::{
     activity::{self, BatchKind, ClassKey},
+    broadcasts,
     names::Names,
     packing::unpack_numbers,
     views::{CHUNK_BITS, collect},
@@ -81,6 +82,7 @@ pub fn prune_notifications(
         Ok((id, unpack_numbers(&events)?))
     })?;
     for (id, events) in &closed {
+        broadcasts::keep_counts(connection, *id)?;
         execute(connection, "DELETE FROM notification_batches WHERE id = ?1", [*id])?;
         execute(connection, "DELETE FROM notification_states WHERE id = ?1", [*id])?;
         let chunks = [*id << CHUNK_BITS, (*id + 1) << CHUNK_BITS];

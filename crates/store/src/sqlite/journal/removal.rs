@@ -7,7 +7,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{claim::find_item, counters::oldest_event, suspensions, views::collect};
+use super::{broadcasts, claim::find_item, counters::oldest_event, delays, suspensions, views::collect};
 use crate::{
     error::StoreError,
     journal::{APPLICATION_REMOVED, EndedWork, SuspensionFilter, ended_attempt},
@@ -28,6 +28,7 @@ pub fn open_applications(connection: &Connection) -> Result<Vec<Name>, StoreErro
         WHERE EXISTS (SELECT 1 FROM work w WHERE w.application = n.id)
            OR EXISTS (SELECT 1 FROM event_waiting e WHERE e.application = n.id)
            OR id IN (SELECT application FROM event_failed)
+           OR id IN (SELECT application FROM delayed_counts WHERE waiting > 0)
            OR id IN (SELECT application FROM suspensions) ORDER BY name";
     let found = collect(connection, sql, (), |row| row.get::<_, String>(0).map_err(store_error))?;
     found.into_iter().map(|name| name.parse().map_err(|_| StoreError::Damaged(format!("the name `{name}`")))).collect()
@@ -106,5 +107,9 @@ fn end_rows(
         after.run(move || claims.lock().events.drop_lease(id));
     }
     ended.event_batches += batches.len() as u64;
-    Ok(batches.len() < ROWS_MAX)
+    let is_last = batches.len() < ROWS_MAX && delays::end_some(rows, application, ROWS_MAX)? < ROWS_MAX;
+    if is_last {
+        broadcasts::end_application(connection, &shared.names.name(application)?, APPLICATION_REMOVED, now)?;
+    }
+    Ok(is_last)
 }

@@ -324,4 +324,68 @@ CREATE TABLE run_links (
 -- Finds waiting batches by class while other classes are paused.
 CREATE INDEX event_waiting_class ON event_waiting (application, class, id);
 ",
+    "
+-- Broadcasts: messages of people to an audience. `queued`: an event for the next part is in the journal. The counts
+-- are of notification batches that retention has deleted.
+CREATE TABLE broadcasts (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    key TEXT NOT NULL UNIQUE,
+    application TEXT NOT NULL,
+    draft TEXT NOT NULL,
+    \"by\" TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    starts_at INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    queued INTEGER NOT NULL,
+    version INTEGER,
+    started_at INTEGER,
+    reached INTEGER NOT NULL,
+    examined INTEGER NOT NULL,
+    matched_at INTEGER,
+    changed_at INTEGER NOT NULL,
+    changed_by TEXT NOT NULL,
+    reason TEXT,
+    recipients INTEGER NOT NULL,
+    delivered INTEGER NOT NULL,
+    failed INTEGER NOT NULL
+) STRICT;
+CREATE INDEX broadcasts_startable ON broadcasts (starts_at)
+    WHERE state IN ('scheduled', 'running') AND queued = 0 AND matched_at IS NULL;
+CREATE TABLE broadcast_batches (notification_batch INTEGER PRIMARY KEY, broadcast INTEGER NOT NULL) STRICT;
+CREATE INDEX broadcast_batches_of ON broadcast_batches (broadcast, notification_batch);
+",
+    "
+-- Notifications of delayed rules that wait. `run` is the event batch of the due time; 0: not due.
+CREATE TABLE delayed (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    application INTEGER NOT NULL,
+    rule INTEGER NOT NULL,
+    event_batch INTEGER NOT NULL,
+    event INTEGER NOT NULL,
+    subscription INTEGER NOT NULL,
+    due_at INTEGER NOT NULL,
+    key TEXT,
+    run INTEGER NOT NULL,
+    UNIQUE (application, rule, event_batch, event, subscription)
+) STRICT;
+CREATE INDEX delayed_due ON delayed (application, run, due_at, rule);
+CREATE INDEX delayed_rules ON delayed (application, rule, run, due_at);
+CREATE INDEX delayed_keys ON delayed (application, rule, key) WHERE key IS NOT NULL;
+CREATE INDEX delayed_subscriptions ON delayed (subscription);
+CREATE INDEX delayed_runs ON delayed (run) WHERE run > 0;
+CREATE TABLE delayed_counts (application INTEGER PRIMARY KEY, waiting INTEGER NOT NULL) STRICT;
+",
+    "
+-- Mails to mailbox providers by day; no `daily_limit`: no limit.
+CREATE TABLE provider_days (
+    application TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    provider TEXT NOT NULL,
+    day INTEGER NOT NULL,
+    daily_limit INTEGER,
+    sent INTEGER NOT NULL,
+    held_back INTEGER NOT NULL,
+    PRIMARY KEY (application, channel, provider, day)
+) STRICT, WITHOUT ROWID;
+",
 ];

@@ -13,10 +13,10 @@ use crate::{
     journal::{NewEventBatch, Step, WorkState},
     sqlite::{
         journal::{
-            accept,
+            accept, broadcasts,
             context::JournalContext,
             counters::oldest_event,
-            firings,
+            delays, firings,
             names::Names,
             packing::{Body, ascending, pack_body, pack_numbers, pack_ordinals},
             resends,
@@ -36,6 +36,7 @@ pub struct PackedStep {
     suspensions: Vec<ChannelOrdinals>,
     continued: Vec<submission_queue::NewRow>,
     chronicled: Vec<(EventBatchId, Body)>,
+    delay_names: delays::DelayNames,
 }
 
 /// Commits a step.
@@ -66,6 +67,7 @@ pub async fn commit(
         // Assigns numbers to the names, so that the firing can be counted.
         shared.names.numbers(database, [&firing.application, &firing.rule]).await?;
     }
+    let delay_names = delays::names(database, shared, &step).await?;
     let known = shared.names.clone();
     let bytes = step.batches.iter().map(|new| new.packed.len()).sum::<usize>()
         + step.chronicled.iter().map(|(_, packed)| packed.len()).sum::<usize>()
@@ -73,6 +75,7 @@ pub async fn commit(
     let mut packed =
         super::context::off_the_runtime(bytes, move || pack(step, &known, names, retries, suspensions)).await??;
     packed.continued = continued;
+    packed.delay_names = delay_names;
     let shared = shared.clone();
     database.write_retryable(move |connection, after| store(connection, after, &shared, &packed)).await
 }
@@ -109,7 +112,8 @@ fn pack(
         .collect();
     let chronicled =
         std::mem::take(&mut step.chronicled).into_iter().map(|(id, packed)| (id, pack_body(packed))).collect();
-    Ok(PackedStep { step, batches, receipts, retries, suspensions, continued: Vec::new(), chronicled })
+    let (continued, delay_names) = (Vec::new(), delays::DelayNames::new());
+    Ok(PackedStep { step, batches, receipts, retries, suspensions, continued, chronicled, delay_names })
 }
 
 fn store(
@@ -118,7 +122,7 @@ fn store(
     shared: &JournalContext,
     packed: &PackedStep,
 ) -> Result<Vec<NotificationBatchId>, StoreError> {
-    let PackedStep { step, batches, receipts, retries, suspensions, continued, chronicled } = packed;
+    let PackedStep { step, batches, receipts, retries, suspensions, continued, chronicled, delay_names } = packed;
     let committing = shared.claims.begin(step)?;
     let mut rows = RowWriter::new(connection, shared, step.time(committing.claimed_at));
     let matching = !(step.matched.is_empty() && step.failed.is_empty());
@@ -131,6 +135,7 @@ fn store(
         if let Some(run) = new.run.filter(|run| !packed.events.contains(run)) {
             rows.execute("INSERT INTO run_links (run, notification_batch) VALUES (?1, ?2)", (run.0, id.0))?;
         }
+        rows.link_broadcast(id, &new.head.rule)?;
         ids.push(id);
         if new.count == 0 {
             continue;
@@ -158,6 +163,7 @@ fn store(
     for (claim, reason) in &step.failed {
         rows.mark_failed(*claim, reason)?;
     }
+    delays::store(&mut rows, step, delay_names)?;
     for (id, body) in chronicled {
         rows.keep_chronicled(*id, body)?;
     }
@@ -180,7 +186,7 @@ fn store(
             retry.batch,
             lane,
             retry.attempts,
-            retry.due_at,
+            broadcasts::due_at(connection, retry.batch, retry.due_at, rows.time)?,
             channel_ordinals.notifications,
             ordinals,
             &retry.work_state,
@@ -197,6 +203,9 @@ fn store(
         )?;
     }
 
+    for broadcast in &step.broadcasts {
+        broadcasts::record(connection, broadcast)?;
+    }
     rows.record_matching(step, ids.first().copied())?;
     firings::record(connection, step)?;
     states::write(connection, &step.states)?;

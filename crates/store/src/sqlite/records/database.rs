@@ -86,6 +86,7 @@ impl SqliteRecords {
                 reader_cache_kib: 64 << 10,
                 readers: options.readers,
                 synced: true,
+                erases: true,
                 migrations: MIGRATIONS,
             },
         )?;

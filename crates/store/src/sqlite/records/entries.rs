@@ -472,10 +472,12 @@ impl EntryWriter for Writer<'_, '_> {
         subscribers::change_placed(self.0, old, new, placement, now)
     }
 
-    fn remove(&mut self, number: EntryNumber, _now: Timestamp) -> Result<(), StoreError> {
+    fn remove(&mut self, number: EntryNumber, now: Timestamp) -> Result<(), StoreError> {
         let Some(found) = self.0.connection.node(number)? else { return Ok(()) };
         match &found {
-            EntryNode::Subscriber(subscriber, _) => subscribers::remove(self.0, &subscriber.id, Precondition::Present),
+            EntryNode::Subscriber(subscriber, _) => {
+                subscribers::remove(self.0, &subscriber.id, Precondition::Present, now)
+            }
             EntryNode::Object(_) => {
                 execute(self.0.connection, "DELETE FROM entries WHERE number = ?1", [number.0])?;
                 execute(self.0.connection, "DELETE FROM entry_values WHERE entry = ?1", [number.0])?;

@@ -9,12 +9,15 @@ use std::{
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tocsin_model::{
+    consent::{Confirmation, Consent, ConsentRequest, Evidence, EvidenceRecord, Requested},
+    feedback::FeedbackEntry,
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     ldap::LdapFilter,
+    lifecycle::ChangeOrigin,
     segment::Segment,
     subscriber::Subscriber,
     subscription::Subscription,
-    suppression::{Policy, Report, Suppression, Target},
+    suppression::{Suppression, Target},
     time::Timestamp,
 };
 use tokio::sync::watch;
@@ -25,20 +28,22 @@ use crate::{
     error::StoreError,
     inbox::Listener,
     records::{
-        ApiKey, ApiKeyStore, ApplicationStore, ApplicationVersion, ChangeLog, EndpointKey, FailingEndpoint,
-        FollowedSchedule, IndexedSubscription, Installation, MatchStore, Merge, MergeRefusal, NewApplicationVersion,
-        NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, PutDevice, Recipient, RecipientStore,
-        RecordChange, RecordCounts, ScheduleMembers, ScheduleStore, ScheduledSubscription, SegmentScan,
-        SegmentScanBounds, SegmentStore, SubscriberFilter, SubscriberStore, SubscriptionCounts, SubscriptionFilter,
-        SubscriptionStore, SuppressionFilter, SuppressionStore, UpdateSubscription, Written, no_subscription,
+        ApiKey, ApiKeyStore, ApplicationStore, ApplicationVersion, ChangeLog, ConfirmConsent, ConsentStore,
+        EndpointKey, EvidenceOf, FailingEndpoint, FeedbackChange, FeedbackFilter, FeedbackState, FeedbackStore,
+        FollowedSchedule, IndexedSubscription, Installation, LifecycleEntry, LifecycleFilter, LifecycleStore,
+        MatchStore, Merge, MergeRefusal, NewApplicationVersion, NewConsented, NewSegment, NewSubscriber,
+        NewSubscription, Precondition, ProfileImage, PutDevice, Recipient, RecipientStore, RecordChange, RecordCounts,
+        RemoveSubscription, ScheduleMembers, ScheduleStore, ScheduledSubscription, SegmentScan, SegmentScanBounds,
+        SegmentStore, SubscriberFilter, SubscriberStore, SubscriptionCounts, SubscriptionFilter, SubscriptionStore,
+        SuppressionFilter, SuppressionStore, TrimLifecycle, UpdateSubscription, Written, no_subscription,
     },
     sqlite::records::{
-        api_keys, applications,
+        api_keys, applications, consent_rows, consents,
         database::SqliteRecords,
         endpoints,
         entries::Writer,
-        matching, merges, prepared, recipients, schedules, segments, subscriber_rows, subscribers, subscriptions,
-        suppressions,
+        erasure, feedback, lifecycle, matching, merges, prepared, recipients, schedules, segments, subscriber_rows,
+        subscribers, subscriptions, suppressions,
         transaction::{self, RecordsTransaction},
     },
 };
@@ -102,6 +107,10 @@ impl SubscriberStore for SqliteRecords {
         self.database.read(move |connection| subscriber_rows::find(connection, &id)).await
     }
 
+    async fn subscriber_numbered(&self, number: SubscriberNumber) -> Result<Option<Subscriber>, StoreError> {
+        self.database.read(move |connection| subscriber_rows::find_numbered(connection, number)).await
+    }
+
     async fn has_subscriber(&self, number: SubscriberNumber) -> Result<bool, StoreError> {
         self.database.read(move |connection| subscriber_rows::exists(connection, number)).await
     }
@@ -120,10 +129,10 @@ impl SubscriberStore for SqliteRecords {
         &self,
         id: &SubscriberId,
         expect: Precondition,
-        _now: Timestamp,
+        now: Timestamp,
     ) -> Result<(), StoreError> {
         let id = id.clone();
-        self.change(move |tx| subscribers::remove(tx, &id, expect)).await
+        self.change(move |tx| subscribers::remove(tx, &id, expect, now)).await
     }
 
     async fn merge_subscribers(
@@ -195,8 +204,14 @@ impl SegmentStore for SqliteRecords {
 
 #[async_trait]
 impl SubscriptionStore for SqliteRecords {
-    async fn put_subscription(&self, new: NewSubscription, now: Timestamp) -> Result<Subscription, StoreError> {
+    async fn put_subscription_as(
+        &self,
+        new: NewSubscription,
+        origin: ChangeOrigin,
+        now: Timestamp,
+    ) -> Result<Subscription, StoreError> {
         self.change_if_space(move |tx| {
+            tx.origin = origin;
             let written = subscriptions::put_many(tx, &[new], now)?;
             let id = written.into_iter().next().expect("one line has one answer")?;
             subscriptions::find(tx.connection, id)?.ok_or_else(|| no_subscription(id))
@@ -204,17 +219,30 @@ impl SubscriptionStore for SqliteRecords {
         .await
     }
 
-    async fn put_subscriptions(
+    async fn put_subscriptions_as(
         &self,
         new: Vec<NewSubscription>,
+        origin: ChangeOrigin,
         now: Timestamp,
     ) -> Result<Vec<Written<SubscriptionId>>, StoreError> {
-        self.change_if_space(move |tx| subscriptions::put_many(tx, &new, now)).await
+        self.change_if_space(move |tx| {
+            tx.origin = origin;
+            subscriptions::put_many(tx, &new, now)
+        })
+        .await
     }
 
-    async fn update_subscription(&self, update: UpdateSubscription) -> Result<Subscription, StoreError> {
+    async fn update_subscription_as(
+        &self,
+        update: UpdateSubscription,
+        origin: ChangeOrigin,
+    ) -> Result<Subscription, StoreError> {
         let UpdateSubscription { id, change, expect, now } = update;
-        self.change(move |tx| subscriptions::update(tx, id, &change, expect, now)).await
+        self.change(move |tx| {
+            tx.origin = origin;
+            subscriptions::update(tx, id, &change, expect, now)
+        })
+        .await
     }
 
     async fn wake_subscriptions(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
@@ -239,13 +267,17 @@ impl SubscriptionStore for SqliteRecords {
         self.database.read(move |connection| subscriptions::list(connection, &filter, after, limit)).await
     }
 
-    async fn remove_subscription(
+    async fn remove_subscription_as(
         &self,
-        id: SubscriptionId,
-        expect: Precondition,
-        _now: Timestamp,
+        removal: RemoveSubscription,
+        origin: ChangeOrigin,
     ) -> Result<(), StoreError> {
-        self.change(move |tx| subscriptions::remove(tx, id, expect)).await
+        let RemoveSubscription { id, expect, now } = removal;
+        self.change(move |tx| {
+            tx.origin = origin;
+            subscriptions::end(tx, id, expect, now)
+        })
+        .await
     }
 
     async fn subscription_counts(&self) -> Result<Vec<SubscriptionCounts>, StoreError> {
@@ -254,19 +286,115 @@ impl SubscriptionStore for SqliteRecords {
 }
 
 #[async_trait]
+impl ConsentStore for SqliteRecords {
+    async fn put_consented(
+        &self,
+        new: Vec<NewConsented>,
+        now: Timestamp,
+    ) -> Result<Vec<Written<(SubscriptionId, Requested)>>, StoreError> {
+        self.change_if_space(move |tx| consents::put_many(tx, new, now)).await
+    }
+
+    async fn consent(&self, id: SubscriptionId) -> Result<Option<Consent>, StoreError> {
+        self.database.read(move |connection| consent_rows::find(connection, id)).await
+    }
+
+    async fn request_consent(
+        &self,
+        id: SubscriptionId,
+        request: ConsentRequest,
+        now: Timestamp,
+    ) -> Result<Requested, StoreError> {
+        self.change_if_space(move |tx| consents::request(tx, id, request, now)).await
+    }
+
+    async fn confirm_consent(&self, confirm: ConfirmConsent) -> Result<Confirmation, StoreError> {
+        self.change(move |tx| consents::confirm(tx, confirm)).await
+    }
+
+    async fn withdraw_consent(
+        &self,
+        id: SubscriptionId,
+        evidence: Evidence,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        self.change(move |tx| consents::withdraw(tx, id, evidence, now)).await
+    }
+
+    async fn restore_consent(
+        &self,
+        id: SubscriptionId,
+        evidence: Evidence,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        self.change(move |tx| consents::restore(tx, id, evidence, now)).await
+    }
+
+    async fn expire_consents(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        // Usually no request has expired, and then nothing is written.
+        if !self.database.read(move |connection| consents::is_any_expired(connection, now)).await? {
+            return Ok(0);
+        }
+        self.change(move |tx| consents::expire(tx, now, limit)).await
+    }
+
+    async fn evidence(
+        &self,
+        of: &EvidenceOf,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<EvidenceRecord>, StoreError> {
+        let of = of.clone();
+        self.database.read(move |connection| consents::evidence(connection, &of, after.unwrap_or(0), limit)).await
+    }
+
+    async fn erase_subscriber(&self, id: &SubscriberId, now: Timestamp) -> Result<(), StoreError> {
+        let id = id.clone();
+        self.change(move |tx| erasure::erase(tx, &id, now)).await?;
+        self.database.truncate_log().await
+    }
+
+    async fn prune_evidence(&self, before: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        // Usually no evidence is due, and then nothing is written.
+        if !self.database.read(move |connection| consents::is_any_erased(connection, before)).await? {
+            return Ok(0);
+        }
+        self.change(move |tx| consents::prune(tx.connection, before, limit)).await
+    }
+}
+
+#[async_trait]
+impl LifecycleStore for SqliteRecords {
+    async fn set_lifecycle_filters(&self, application: &Name, filters: Vec<LifecycleFilter>) -> Result<(), StoreError> {
+        let application = application.clone();
+        self.change(move |tx| lifecycle::set_filters(tx, &application, &filters)).await
+    }
+
+    async fn lifecycle_entries(
+        &self,
+        application: &Name,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<LifecycleEntry>, StoreError> {
+        let application = application.clone();
+        self.database.read(move |connection| lifecycle::entries(connection, &application, after, limit)).await
+    }
+
+    async fn last_lifecycle_position(&self) -> Result<u64, StoreError> {
+        self.database.read(lifecycle::last_position).await
+    }
+
+    async fn trim_lifecycle(&self, trim: TrimLifecycle<'_>) -> Result<usize, StoreError> {
+        let TrimLifecycle { application, through, before, limit } = trim;
+        let application = application.clone();
+        self.change(move |tx| lifecycle::trim(tx, &application, through, before, limit)).await
+    }
+}
+
+#[async_trait]
 impl SuppressionStore for SqliteRecords {
     async fn put_suppressions(&self, new: Vec<Suppression>) -> Result<(), StoreError> {
         self.change_if_space(move |tx| suppressions::put_many(tx, &new)).await
-    }
-
-    async fn report_suppressions(
-        &self,
-        reports: Vec<Report>,
-        policy: &Policy,
-        now: Timestamp,
-    ) -> Result<Vec<Suppression>, StoreError> {
-        let policy = policy.clone();
-        self.change(move |tx| suppressions::report(tx, reports, &policy, now)).await
     }
 
     async fn suppression(&self, target: &Target) -> Result<Option<Suppression>, StoreError> {
@@ -307,6 +435,52 @@ impl SuppressionStore for SqliteRecords {
 }
 
 #[async_trait]
+impl FeedbackStore for SqliteRecords {
+    async fn feedback_states(&self, targets: &[Target]) -> Result<Vec<FeedbackState>, StoreError> {
+        let targets = targets.to_vec();
+        let states = move |connection: &Connection| {
+            targets.iter().map(|target| feedback::state(connection, target)).collect::<Result<Vec<_>, _>>()
+        };
+        self.database.read(states).await
+    }
+
+    async fn change_feedback(&self, changes: Vec<FeedbackChange>) -> Result<(), StoreError> {
+        self.change(move |tx| feedback::change(tx, changes)).await
+    }
+
+    async fn scan_feedback(
+        &self,
+        filter: &FeedbackFilter,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<ScanPage<(u64, FeedbackEntry), u64>, StoreError> {
+        let filter = filter.clone();
+        self.database.read(move |connection| feedback::list(connection, &filter, before, limit)).await
+    }
+
+    async fn counted_in_sessions(&self) -> Result<Vec<Target>, StoreError> {
+        self.database.read(feedback::counted_in_sessions).await
+    }
+
+    async fn subscriber_by_number(&self, number: SubscriberNumber) -> Result<Option<Subscriber>, StoreError> {
+        self.database.read(move |connection| feedback::subscriber(connection, number)).await
+    }
+
+    async fn forget_feedback(&self, target: &Target) -> Result<(), StoreError> {
+        let target = target.clone();
+        self.change(move |tx| feedback::forget(tx, &target)).await
+    }
+
+    async fn prune_feedback(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        // Usually no entry is past its retention, and then nothing is written.
+        if !self.database.read(move |connection| feedback::is_any_expired(connection, now)).await? {
+            return Ok(0);
+        }
+        self.change(move |tx| feedback::prune(tx, now, limit)).await
+    }
+}
+
+#[async_trait]
 impl RecipientStore for SqliteRecords {
     async fn recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
         if let Some(recipients) = self.published.recipient_cache.recipients(subscriptions) {
@@ -316,6 +490,11 @@ impl RecipientStore for SqliteRecords {
         self.database
             .read(move |connection| recipients::find(connection, &published.recipient_cache, &subscriptions))
             .await
+    }
+
+    async fn former_recipients(&self, subscriptions: &[SubscriptionId]) -> Result<Vec<Option<Recipient>>, StoreError> {
+        let subscriptions = subscriptions.to_vec();
+        self.database.read(move |connection| recipients::find_former(connection, &subscriptions)).await
     }
 
     async fn put_failing_endpoints(&self, endpoints: Vec<FailingEndpoint>) -> Result<(), StoreError> {

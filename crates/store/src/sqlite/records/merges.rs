@@ -6,7 +6,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{endpoints, subscribers, subscriptions, suppressions, transaction::RecordsTransaction};
+use super::{consent_rows, endpoints, subscribers, subscriptions, suppressions, transaction::RecordsTransaction};
 use crate::{
     error::StoreError,
     records::{EXPIRED_MERGES_MAX, MERGES_KEPT, Merge, MergeRefusal, MergedSubscriber, Precondition, no_subscriber},
@@ -48,7 +48,8 @@ pub(super) fn merge(
     let (moved, doubles) = subscriptions::move_to_account(tx, from_number.0, into_number.0, &merged, now)?;
     suppressions::move_to_account(tx, (from, into), &merged)?;
     endpoints::move_to_account(tx.connection, (from, into), &merged)?;
-    subscribers::remove(tx, from, Precondition::Present)?;
+    consent_rows::move_to_account(tx.connection, from_number.0, into_number.0)?;
+    subscribers::remove(tx, from, Precondition::Present, now)?;
     let report = merged.report(from.clone(), into.clone(), moved, doubles);
     execute(
         tx.connection,

@@ -152,7 +152,14 @@ mod tests {
             devices: Default::default(),
         };
         let class = "near".parse().expect("a name");
-        let interest = RecipientSubscription { class, subscriber, device: None, enabled: true, values: "{}".into() };
+        let interest = RecipientSubscription {
+            class,
+            subscriber,
+            device: None,
+            enabled: true,
+            values: "{}".into(),
+            consent_request: None,
+        };
         Recipient { subscription: SubscriptionId(number), interest: interest.into(), person: person.into() }
     }
 

@@ -16,7 +16,7 @@ use crate::{
     records::{Recipient, RecipientSubscriber, RecipientSubscription},
     sqlite::{
         records::{classes, subscriber_rows},
-        statements::{name_at, number_at, parsed_at, signed},
+        statements::{name_at, number_at, parsed_at, query_one, signed},
         writer::store_error,
     },
 };
@@ -24,7 +24,9 @@ use crate::{
 /// Numbers with gaps up to this are read by one scan: skipping a row costs less than a lookup.
 const GAP_MAX: u64 = 4;
 
-const SUBSCRIPTIONS: &str = "SELECT id, class, subscriber, device, enabled, parameters FROM subscriptions \
+const SUBSCRIPTIONS: &str = "SELECT id, class, subscriber, device, enabled, parameters, \
+                             CASE WHEN consent = 0 THEN \
+                             (SELECT request FROM consents WHERE subscription = id) END FROM subscriptions \
                              WHERE id BETWEEN ?1 AND ?2 ORDER BY id";
 
 const SUBSCRIBERS: &str = "SELECT number, id, enabled, locale, time_zone, attributes, preferences FROM subscribers \
@@ -81,6 +83,31 @@ pub(super) fn find(
     Ok(recipients)
 }
 
+/// Recipients of removed subscriptions, by the last before-image of each. They are not cached.
+pub(super) fn find_former(
+    connection: &Connection,
+    subscriptions: &[SubscriptionId],
+) -> Result<Vec<Option<Recipient>>, StoreError> {
+    let classes = classes::classes(connection, None, None)?;
+    let classes: Classes = classes.into_iter().map(|(number, _, class)| (number, class)).collect();
+    let mut names = Names::default();
+    let sql = "SELECT subscription, class, subscriber, device, 0, parameters, NULL FROM before_images
+        WHERE subscription = ?1 AND NOT EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1)
+        ORDER BY sequence DESC LIMIT 1";
+    let mut found = Vec::with_capacity(subscriptions.len());
+    for id in subscriptions {
+        let image = query_one(connection, sql, [signed(id.0)], |row| subscription_of(row, &classes, &mut names))?;
+        let Some(interest) = image else {
+            found.push(None);
+            continue;
+        };
+        let mut people = read_subscribers(connection, &[interest.subscriber.0], &mut names)?;
+        let person = people.remove(&interest.subscriber.0);
+        found.push(person.map(|person| Recipient { subscription: *id, interest: Arc::new(interest), person }));
+    }
+    Ok(found)
+}
+
 /// Calls `take` with the rows whose first column is one of these ascending numbers. The statement returns the rows
 /// between two numbers, in order.
 fn scan(
@@ -119,6 +146,7 @@ fn subscription_of(row: &Row<'_>, classes: &Classes, names: &mut Names) -> rusql
         },
         enabled: row.get(4)?,
         values: row.get(5)?,
+        consent_request: row.get::<_, Option<i64>>(6)?.map(i64::cast_unsigned),
     })
 }
 

@@ -374,4 +374,92 @@ CREATE TABLE removed_api_keys (
 -- Order of the removals: the change that logged each. The oldest are deleted.
 ALTER TABLE removed_api_keys ADD COLUMN sequence INTEGER NOT NULL DEFAULT 0;
 "#,
+    r#"
+-- Consent of subscriptions: 0 pending, 1 confirmed, 2 withdrawn; null: none needed. Without it `enabled` is 0.
+ALTER TABLE subscriptions ADD COLUMN consent INTEGER;
+CREATE TABLE consents (
+    subscription INTEGER PRIMARY KEY,
+    state INTEGER NOT NULL,
+    request INTEGER NOT NULL,           -- number of the last request; links and codes derive from it
+    requested_at INTEGER NOT NULL,
+    sent_at INTEGER NOT NULL,
+    counted_from INTEGER NOT NULL,      -- start of the day in which messages are counted
+    messages INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,          -- wrong codes
+    expires_at INTEGER,                 -- of a pending one
+    code BLOB,                          -- hash of a code chosen by another system
+    channel TEXT,                       -- of the address that the message goes to
+    address TEXT
+) STRICT;
+CREATE INDEX consents_that_end ON consents (expires_at) WHERE expires_at IS NOT NULL;
+-- Texts that persons agreed to, each once.
+CREATE TABLE consent_texts (number INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE consent_evidence (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    subscriber INTEGER NOT NULL,        -- 0 once the person is erased
+    subscription INTEGER NOT NULL,
+    class INTEGER NOT NULL,
+    act TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    way TEXT NOT NULL,
+    acted_by TEXT NOT NULL,
+    channel TEXT,
+    address TEXT,                       -- null once the person is erased
+    address_hash TEXT,
+    text INTEGER,
+    version TEXT,
+    remote TEXT,
+    proof TEXT,
+    erased_at INTEGER
+) STRICT;
+CREATE INDEX consent_evidence_by_subscription ON consent_evidence (subscription);
+CREATE INDEX consent_evidence_by_subscriber ON consent_evidence (subscriber) WHERE erased_at IS NULL;
+CREATE INDEX consent_evidence_erased ON consent_evidence (erased_at) WHERE erased_at IS NOT NULL;
+"#,
+    r#"
+-- Feedback to sent messages: bounces, complaints and replies, one row for each report.
+CREATE TABLE feedback (
+    number INTEGER PRIMARY KEY,
+    target TEXT NOT NULL,               -- as in `suppressions`
+    class TEXT NOT NULL,
+    report_key TEXT NOT NULL,           -- the notification, message or event, which counts once
+    reported_at INTEGER NOT NULL,
+    stage TEXT NOT NULL,                -- `session` or `report`
+    counts INTEGER NOT NULL,            -- 1: it counts toward the threshold of its class
+    effect TEXT NOT NULL,
+    origin TEXT NOT NULL,
+    detail TEXT NOT NULL,
+    status TEXT,
+    batch INTEGER,                      -- the notification, if known
+    ordinal INTEGER,
+    subscriber TEXT,
+    device TEXT,
+    expires_at INTEGER NOT NULL,
+    UNIQUE (target, class, report_key)
+) STRICT;
+CREATE INDEX feedback_by_target ON feedback (target, number);
+CREATE INDEX feedback_by_batch ON feedback (batch, number) WHERE batch IS NOT NULL;
+CREATE INDEX feedback_by_subscriber ON feedback (subscriber) WHERE subscriber IS NOT NULL;
+CREATE INDEX feedback_by_expiry ON feedback (expires_at);
+"#,
+    r#"
+-- Outbox of lifecycle events: changes of subscriptions that event classes are bound to.
+CREATE TABLE lifecycle_filters (
+    application TEXT NOT NULL,
+    change TEXT NOT NULL,
+    class TEXT NOT NULL,                -- empty: all classes
+    PRIMARY KEY (application, change, class)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE lifecycle_entries (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    application TEXT NOT NULL,
+    class TEXT NOT NULL,
+    change TEXT NOT NULL,
+    subscriber INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    event TEXT NOT NULL                 -- a JSON object
+) STRICT;
+CREATE INDEX lifecycle_entries_by_application ON lifecycle_entries (application, position);
+CREATE INDEX lifecycle_entries_by_subscriber ON lifecycle_entries (subscriber);
+"#,
 ];

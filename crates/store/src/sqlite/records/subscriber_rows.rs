@@ -77,6 +77,7 @@ pub(super) fn state_at(row: &Row<'_>, column: usize) -> rusqlite::Result<DeviceS
         1 => Ok(DeviceState::Disabled),
         2 => Ok(DeviceState::Bounced),
         3 => Ok(DeviceState::Failed),
+        4 => Ok(DeviceState::Pending),
         state => Err(rusqlite::Error::IntegralValueOutOfRange(column, state)),
     }
 }
@@ -84,6 +85,17 @@ pub(super) fn state_at(row: &Row<'_>, column: usize) -> rusqlite::Result<DeviceS
 pub(super) fn find(connection: &Connection, id: &SubscriberId) -> Result<Option<Subscriber>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM subscribers s WHERE id = ?1");
     let Some(mut found) = query_one(connection, &sql, [id.as_str()], subscriber_of)? else { return Ok(None) };
+    found.devices = devices(connection, found.number.0)?;
+    Ok(Some(found))
+}
+
+/// Subscriber by number.
+pub(super) fn find_numbered(
+    connection: &Connection,
+    number: SubscriberNumber,
+) -> Result<Option<Subscriber>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM subscribers s WHERE number = ?1");
+    let Some(mut found) = query_one(connection, &sql, [signed(number.0)], subscriber_of)? else { return Ok(None) };
     found.devices = devices(connection, found.number.0)?;
     Ok(Some(found))
 }

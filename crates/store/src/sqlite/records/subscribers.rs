@@ -16,12 +16,12 @@ use crate::{
     entries::{EntryNode, LoginNames, Placement},
     error::StoreError,
     records::{
-        NewSubscriber, Precondition, SubscriberFilter, Written, has_attribute, keep_state, no_device, no_subscriber,
-        reach,
+        NewSubscriber, Precondition, SubscriberFilter, Written, has_attribute, keep_state, moved_devices, no_device,
+        no_subscriber, reach,
     },
     sqlite::{
         records::{
-            entry_changes, schedule_rows,
+            consent_rows, entry_changes, feedback, schedule_rows,
             subscriber_rows::{COLUMNS, devices, find, subscriber_of},
             subscriptions, suppressions,
             transaction::RecordsTransaction,
@@ -53,11 +53,12 @@ const fn state_number(state: DeviceState) -> i64 {
         DeviceState::Disabled => 1,
         DeviceState::Bounced => 2,
         DeviceState::Failed => 3,
+        DeviceState::Pending => 4,
     }
 }
 
 /// Equal for all spellings of a mailbox.
-fn address_hash(address: &str) -> i64 {
+pub(super) fn address_hash(address: &str) -> i64 {
     spelling_hash(&mailbox::comparable(address))
 }
 
@@ -205,6 +206,14 @@ fn rewrite(
     placement: Option<&Placement>,
     now: Timestamp,
 ) -> Result<Option<Subscriber>, StoreError> {
+    let mut devices = devices;
+    for name in moved_devices(&old.devices, &devices) {
+        if subscriptions::address_changed(tx, old.number.0, &name, &devices[&name], now)?
+            && let Some(device) = devices.get_mut(&name)
+        {
+            device.state = DeviceState::Pending;
+        }
+    }
     let same_devices = old.devices == devices;
     if old.profile == profile && same_devices && old.preferences == preferences && placement.is_none() {
         return Ok(None);
@@ -349,6 +358,7 @@ pub(super) fn remove(
     tx: &mut RecordsTransaction<'_>,
     id: &SubscriberId,
     expect: Precondition,
+    now: Timestamp,
 ) -> Result<(), StoreError> {
     let old = find(tx.connection, id)?;
     expect.check(old.as_ref().map(|old| old.revision), || format!("subscriber `{id}`"))?;
@@ -356,8 +366,10 @@ pub(super) fn remove(
     let number = signed(old.number.0);
     tx.touched.push(old.number.0);
     entry_changes::removed(tx, &old)?;
-    subscriptions::remove_all_of_subscriber(tx, old.number.0)?;
+    subscriptions::remove_all_of_subscriber(tx, old.number.0, now)?;
     suppressions::remove_all_of_subscriber(tx, id)?;
+    feedback::remove_all_of_subscriber(tx, id)?;
+    consent_rows::erase(tx.connection, old.number.0, now)?;
     execute(tx.connection, "DELETE FROM devices WHERE subscriber = ?1", [number])?;
     tx.profile_changed(&old, None)?;
     execute(tx.connection, "DELETE FROM subscribers WHERE number = ?1", [number])?;

@@ -7,8 +7,11 @@ use rusqlite::{
     types::{Value, ValueRef},
 };
 use tocsin_model::{
+    consent::{ConsentAct, ConsentChange, ConsentState},
     filter::Filter,
     id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId},
+    lifecycle::{ChangeOrigin, ChangeWay, LifecycleChange},
+    subscriber::Device,
     subscription::{Subscription, SubscriptionParams},
     time::Timestamp,
 };
@@ -19,11 +22,11 @@ use crate::{
     error::StoreError,
     records::{
         MergedSubscriber, NewSubscription, Precondition, StoredState, SubscriptionChange, SubscriptionCounts,
-        SubscriptionFilter, Written, effective_state, no_subscriber, no_subscription, runs,
+        SubscriptionFilter, Written, effective_state, moved_evidence, no_subscriber, no_subscription, runs,
     },
     sqlite::{
         records::{
-            classes,
+            classes, consent_rows, lifecycle,
             schedule_rows::{self, ScheduledRow},
             subscriber_rows,
         },
@@ -32,7 +35,7 @@ use crate::{
 };
 
 const COLUMNS: &str = "s.id, c.application, c.name, u.id, s.subscriber, s.key, s.device, s.enabled, s.parameters,
-    s.created_at, s.updated_at, s.revision, s.filter, s.schedule, s.snoozed_until";
+    s.created_at, s.updated_at, s.revision, s.filter, s.schedule, s.snoozed_until, s.consent";
 
 const SOURCE: &str =
     "subscriptions s JOIN classes c ON c.number = s.class JOIN subscribers u ON u.number = s.subscriber";
@@ -49,6 +52,7 @@ fn subscription_of(row: &Row<'_>) -> rusqlite::Result<Subscription> {
         enabled: row.get(7)?,
         values: row.get(8)?,
         terms: whole_terms_at(row, 12)?,
+        consent: consent_rows::state_at(row, 15)?,
         created_at: Timestamp(row.get(9)?),
         updated_at: Timestamp(row.get(10)?),
         revision: number_at(row, 11)?,
@@ -92,11 +96,12 @@ struct SubscriptionRow {
     parameters: Box<str>,
     revision: u64,
     terms: SubscriptionParams,
+    consent: Option<ConsentState>,
     created_at: Timestamp,
 }
 
-const FOUND_COLUMNS: &str =
-    "id, class, subscriber, device, enabled, parameters, revision, filter, schedule, snoozed_until, created_at";
+const FOUND_COLUMNS: &str = "id, class, subscriber, device, enabled, parameters, revision, filter, schedule,
+    snoozed_until, created_at, consent";
 
 fn found_of(row: &Row<'_>) -> rusqlite::Result<SubscriptionRow> {
     Ok(SubscriptionRow {
@@ -109,10 +114,16 @@ fn found_of(row: &Row<'_>) -> rusqlite::Result<SubscriptionRow> {
         revision: number_at(row, 6)?,
         terms: whole_terms_at(row, 7)?,
         created_at: Timestamp(row.get(10)?),
+        consent: consent_rows::state_at(row, 11)?,
     })
 }
 
 impl SubscriptionRow {
+    /// Whether it is enabled, or will be when its snooze ends.
+    fn is_active(&self) -> bool {
+        self.enabled || self.terms.snoozed_until.is_some()
+    }
+
     fn image(self) -> BeforeImage {
         BeforeImage {
             subscription: self.id,
@@ -158,7 +169,7 @@ pub(super) fn put_many(
             None => {
                 let found = find_by_key(tx.connection, subscriber, class, line.key.as_deref())?;
                 let id = found.id;
-                images.extend(change(tx, found, &line.change(), now)?);
+                images.extend(recorded_change(tx, found, &line.change(), now)?);
                 id
             }
         };
@@ -230,6 +241,10 @@ fn insert(
         let scheduled = ScheduledRow { subscription: id, class, subscriber, schedule: Some(schedule) };
         schedule_rows::update(tx, &scheduled, false, now)?;
     }
+    lifecycle::record(tx, LifecycleChange::Requested, id, None, now)?;
+    if enabled || terms.snoozed_until.is_some() {
+        lifecycle::record(tx, LifecycleChange::Confirmed, id, None, now)?;
+    }
     Ok(Some(id))
 }
 
@@ -244,6 +259,31 @@ fn find_by_key(
         .ok_or_else(|| StoreError::Damaged("an index of subscriptions names a row that is not there".to_owned()))
 }
 
+/// Like [`change`], and records it for lifecycle events: a change of an active subscription, or its end. A subscription
+/// is active if it is enabled or snoozed.
+fn recorded_change(
+    tx: &mut RecordsTransaction<'_>,
+    old: SubscriptionRow,
+    new: &SubscriptionChange,
+    now: Timestamp,
+) -> Result<Option<BeforeImage>, StoreError> {
+    let stored = StoredState { enabled: old.enabled, snoozed_until: old.terms.snoozed_until, consent: old.consent };
+    let (enabled, terms) = effective_state(new.enabled, &new.terms, Some(stored), now);
+    let (was_active, is_active) = (old.is_active(), enabled || terms.snoozed_until.is_some());
+    let image = change(tx, old, new, now)?;
+    if let Some(image) = &image {
+        let change = match (was_active, is_active) {
+            (true, false) => Some(LifecycleChange::Ended),
+            (_, true) => Some(LifecycleChange::Changed),
+            (false, false) => None,
+        };
+        if let Some(change) = change {
+            lifecycle::record(tx, change, image.subscription, Some(&image.parameters), now)?;
+        }
+    }
+    Ok(image)
+}
+
 /// Writes a change; returns the before-image if anything changed.
 fn change(
     tx: &RecordsTransaction<'_>,
@@ -251,7 +291,7 @@ fn change(
     new: &SubscriptionChange,
     now: Timestamp,
 ) -> Result<Option<BeforeImage>, StoreError> {
-    let stored = StoredState { enabled: old.enabled, snoozed_until: old.terms.snoozed_until };
+    let stored = StoredState { enabled: old.enabled, snoozed_until: old.terms.snoozed_until, consent: old.consent };
     let (enabled, terms) = effective_state(new.enabled, &new.terms, Some(stored), now);
     if (&old.device, old.enabled, &old.parameters, &old.terms) == (&new.device, enabled, &new.values, &terms) {
         return Ok(None);
@@ -282,6 +322,108 @@ fn change(
     Ok(Some(old.image()))
 }
 
+/// Subscription that a new one of the same key replaces.
+pub(super) fn find_same_key(
+    connection: &Connection,
+    new: &NewSubscription,
+) -> Result<Option<Subscription>, StoreError> {
+    let Some(key) = &new.key else { return Ok(None) };
+    let sql =
+        format!("SELECT {COLUMNS} FROM {SOURCE} WHERE u.id = ?1 AND c.application = ?2 AND c.name = ?3 AND s.key = ?4");
+    let values = (new.subscriber.as_str(), new.application.as_str(), new.class.as_str(), key);
+    query_one(connection, &sql, values, subscription_of)
+}
+
+/// Stores the state of a subscription's consent. It is enabled if the state permits.
+pub(super) fn set_consent(
+    tx: &mut RecordsTransaction<'_>,
+    id: SubscriptionId,
+    state: ConsentState,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    record_consent(tx, id, state, state.permits(), now)
+}
+
+/// Stores the state of a subscription's consent, and whether it is enabled.
+pub(super) fn record_consent(
+    tx: &mut RecordsTransaction<'_>,
+    id: SubscriptionId,
+    state: ConsentState,
+    enabled: bool,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    // Recipients have the number of the open request, which may have changed even if the state did not.
+    tx.subscriptions_touched.push(id.0);
+    let old = find_expected(tx.connection, id, Precondition::Any)?;
+    if old.consent == Some(state) {
+        return Ok(());
+    }
+    let sql = "UPDATE subscriptions SET consent = ?2, updated_at = ?3, revision = ?4 WHERE id = ?1";
+    let revision = old.revision + 1;
+    execute(tx.connection, sql, (signed(id.0), consent_rows::state_number(state), now.0, signed(revision)))?;
+    switch_row(tx, SubscriptionRow { consent: Some(state), revision, ..old }, enabled, now)
+}
+
+/// Requests the consent of confirmed subscriptions anew whose device has another address. Returns whether there are
+/// any that name the device.
+pub(super) fn address_changed(
+    tx: &mut RecordsTransaction<'_>,
+    subscriber: u64,
+    name: &Name,
+    device: &Device,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let sql = "SELECT id, consent FROM subscriptions
+        WHERE subscriber = ?1 AND device = ?2 AND consent IS NOT NULL AND consent <> 2 ORDER BY id";
+    let read = |row: &Row<'_>| Ok((number_at(row, 0)?, consent_rows::state_at(row, 1)?));
+    let found = query_all(tx.connection, sql, (signed(subscriber), name.as_str()), read)?;
+    for (id, before) in &found {
+        let id = SubscriptionId(*id);
+        let Some(mut consent) = consent_rows::find(tx.connection, id)? else { continue };
+        if consent.moved((device.channel.clone(), device.address.clone()), now) {
+            consent_rows::write(tx.connection, id, &consent)?;
+            record_consent(tx, id, consent.state, false, now)?;
+            let change = ConsentChange {
+                subscription: id,
+                before: *before,
+                after: Some(consent.state),
+                act: ConsentAct::Requested,
+                is_new: false,
+                evidence: moved_evidence(),
+            };
+            consent_rows::consent_changed(tx, &change, now)?;
+        }
+    }
+    Ok(!found.is_empty())
+}
+
+/// Enables or disables a subscription.
+pub(super) fn switch(
+    tx: &mut RecordsTransaction<'_>,
+    id: SubscriptionId,
+    enabled: bool,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let old = find_expected(tx.connection, id, Precondition::Any)?;
+    switch_row(tx, old, enabled, now)
+}
+
+fn switch_row(
+    tx: &mut RecordsTransaction<'_>,
+    old: SubscriptionRow,
+    enabled: bool,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let new = SubscriptionChange {
+        device: old.device.clone(),
+        enabled: Some(enabled),
+        values: old.parameters.clone(),
+        terms: old.terms.clone(),
+    };
+    let image = change(tx, old, &new, now)?;
+    log_changes(tx, image.as_slice())
+}
+
 /// Logs changed or removed subscriptions, ascending, by run.
 fn log_changes(tx: &mut RecordsTransaction<'_>, images: &[BeforeImage]) -> Result<(), StoreError> {
     runs(images, |image| image.subscription).try_for_each(|run| tx.subscriptions_changed(run))
@@ -295,7 +437,7 @@ pub(super) fn update(
     now: Timestamp,
 ) -> Result<Subscription, StoreError> {
     let old = find_expected(tx.connection, id, expect)?;
-    let image = change(tx, old, new, now)?;
+    let image = recorded_change(tx, old, new, now)?;
     log_changes(tx, image.as_slice())?;
     find(tx.connection, id)?.ok_or_else(|| no_subscription(id))
 }
@@ -334,6 +476,20 @@ pub(super) fn remove(
     remove_rows(tx, vec![old])
 }
 
+/// Removes a subscription, and records the end of an active one.
+pub(super) fn end(
+    tx: &mut RecordsTransaction<'_>,
+    id: SubscriptionId,
+    expect: Precondition,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let old = find_expected(tx.connection, id, expect)?;
+    if old.is_active() {
+        lifecycle::record(tx, LifecycleChange::Ended, old.id, None, now)?;
+    }
+    remove_rows(tx, vec![old])
+}
+
 fn find_expected(
     connection: &Connection,
     id: SubscriptionId,
@@ -354,14 +510,26 @@ fn remove_rows(tx: &mut RecordsTransaction<'_>, rows: Vec<SubscriptionRow>) -> R
         if row.terms.schedule.is_some() {
             schedule_rows::unschedule(tx, row.id)?;
         }
+        if row.consent.is_some() {
+            consent_rows::forget(tx.connection, row.id)?;
+        }
         images.push(row.image());
     }
     log_changes(tx, &images)
 }
 
-pub(super) fn remove_all_of_subscriber(tx: &mut RecordsTransaction<'_>, subscriber: u64) -> Result<(), StoreError> {
+pub(super) fn remove_all_of_subscriber(
+    tx: &mut RecordsTransaction<'_>,
+    subscriber: u64,
+    now: Timestamp,
+) -> Result<(), StoreError> {
     let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE subscriber = ?1 ORDER BY id");
     let rows = query_all(tx.connection, &sql, [signed(subscriber)], found_of)?;
+    lifecycle::forget(tx.connection, subscriber)?;
+    let origin = ChangeOrigin { way: ChangeWay::SubscriberRemoved, ..tx.origin.clone() };
+    for row in rows.iter().filter(|row| row.is_active()) {
+        lifecycle::record_by(tx, LifecycleChange::Ended, row.id, None, &origin, now)?;
+    }
     remove_rows(tx, rows)
 }
 
@@ -375,7 +543,7 @@ pub(super) fn move_to_account(
     now: Timestamp,
 ) -> Result<(u64, u64), StoreError> {
     let sql = format!("SELECT {FOUND_COLUMNS}, key FROM subscriptions WHERE subscriber = ?1 ORDER BY id");
-    let keyed = |row: &Row<'_>| Ok((found_of(row)?, row.get::<_, Option<String>>(11)?));
+    let keyed = |row: &Row<'_>| Ok((found_of(row)?, row.get::<_, Option<String>>(12)?));
     let own = query_all(tx.connection, &sql, [signed(into)], keyed)?;
     let device = |old: &SubscriptionRow| old.device.as_ref().map(|name| merged.device(name).unwrap_or(name).clone());
     let is_known = |old: &SubscriptionRow, key: &Option<String>| {

@@ -3,11 +3,11 @@
 use rusqlite::{Connection, Row, params_from_iter, types::Value};
 use tocsin_model::{
     id::{Name, SubscriberId},
-    suppression::{Policy, Report, Suppression, Target},
+    suppression::{Suppression, Target},
     time::Timestamp,
 };
 
-use super::transaction::RecordsTransaction;
+use super::{feedback, transaction::RecordsTransaction};
 use crate::{
     bounded_scan::{SCANNED_ROWS_MAX, ScanPage},
     error::StoreError,
@@ -126,27 +126,6 @@ pub(super) fn put_many(tx: &mut RecordsTransaction<'_>, new: &[Suppression]) -> 
     tx.suppressions_changed(&changed)
 }
 
-pub(super) fn report(
-    tx: &mut RecordsTransaction<'_>,
-    reports: Vec<Report>,
-    policy: &Policy,
-    now: Timestamp,
-) -> Result<Vec<Suppression>, StoreError> {
-    let mut known = Vec::with_capacity(reports.len());
-    let mut changed = Vec::new();
-    for report in reports {
-        convert_former(tx, &report.target)?;
-        let target = report.target.to_string();
-        let after = policy.take(find(tx.connection, &target)?, report, now);
-        if write(tx, &after)? {
-            changed.push(target);
-        }
-        known.push(after);
-    }
-    tx.suppressions_changed(&changed)?;
-    Ok(known)
-}
-
 /// Stores a suppression. Returns whether it changed.
 fn write(tx: &RecordsTransaction<'_>, suppression: &Suppression) -> Result<bool, StoreError> {
     let target = suppression.target.to_string();
@@ -178,6 +157,7 @@ fn write(tx: &RecordsTransaction<'_>, suppression: &Suppression) -> Result<bool,
 pub(super) fn remove(tx: &mut RecordsTransaction<'_>, target: &Target) -> Result<(), StoreError> {
     convert_former(tx, target)?;
     let text = target.to_string();
+    feedback::clear(tx, &text)?;
     match execute(tx.connection, "DELETE FROM suppressions WHERE target = ?1", [&text])? {
         0 => Err(no_suppression(target)),
         _ => tx.suppressions_changed(&[text]),
@@ -216,6 +196,13 @@ pub(super) fn move_to_account(
         }
     }
     put_many(tx, &moved)
+}
+
+/// Removes the suppressions of an address, within any protocol and channel.
+pub(super) fn remove_all_of_address(tx: &mut RecordsTransaction<'_>, address: &str) -> Result<(), StoreError> {
+    let sql = "SELECT target FROM suppressions WHERE substr(target, 1, 7) <> 'device/'
+        AND substr(target, -length(?1) - 1) = '/' || ?1 ORDER BY target";
+    remove_found(tx, query_all(tx.connection, sql, [address], |row| row.get(0))?).map(drop)
 }
 
 /// Removes the suppressions of a subscriber's devices.

@@ -7,6 +7,7 @@ use rusqlite::{Connection, Row, types::ValueRef};
 use tocsin_model::{
     filter::Filter,
     id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId},
+    lifecycle::ChangeOrigin,
     subscriber::{Profile, Subscriber},
     subscription::SubscriptionParams,
     time::Timestamp,
@@ -16,14 +17,17 @@ use crate::{
     entries::{EntryChange, EntryNumber, EntryWatcher},
     error::StoreError,
     records::{
-        ChangeKind, LOGGED_TARGETS_MAX, ProfileImage, ProfileStep, RecordChange, RecordCounts, no_changes_after,
-        trim_to,
+        ChangeKind, LOGGED_TARGETS_MAX, LifecycleFilter, ProfileImage, ProfileStep, RecordChange, RecordCounts,
+        no_changes_after, trim_to,
     },
     sqlite::{
         records::entry_log,
         statements::{conversion_failed, execute, json, json_at, name_at, number_at, query_all, query_one, signed},
     },
 };
+
+/// Filters of the outbox of lifecycle events, by application.
+pub(super) type Filters = Arc<[(Name, LifecycleFilter)]>;
 
 /// State of one write transaction. [`RecordsTransaction::finish`] stores it; it becomes visible with the commit.
 pub(super) struct RecordsTransaction<'a> {
@@ -42,6 +46,10 @@ pub(super) struct RecordsTransaction<'a> {
     pub(super) suppressed: Option<u64>,
     /// Last logged change of API keys in this transaction.
     pub(super) key_changed: Option<u64>,
+    /// Origin of the changes of subscriptions, for their lifecycle events.
+    pub(super) origin: ChangeOrigin,
+    /// Filters of the outbox of lifecycle events, once read.
+    pub(super) lifecycle_filters: Option<Filters>,
     /// Commit hook of the directory.
     pub(super) watcher: Option<Arc<dyn EntryWatcher>>,
     /// Whether any search index of the directory is complete.
@@ -113,6 +121,8 @@ impl<'a> RecordsTransaction<'a> {
                     subscriptions_touched: Vec::new(),
                     suppressed: None,
                     key_changed: None,
+                    origin: ChangeOrigin::default(),
+                    lifecycle_filters: None,
                     watcher: None,
                     indexed: false,
                     entry_changes: Vec::new(),

@@ -82,6 +82,7 @@ impl Partition {
             reader_cache_kib: READER_CACHES_KIB / count,
             readers: options.readers,
             synced: true,
+            erases: false,
             migrations: MIGRATIONS,
         };
         let database = Database::open(&path, &options)?;

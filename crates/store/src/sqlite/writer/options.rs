@@ -28,6 +28,8 @@ pub(crate) struct Options {
     /// Whether commits are on the disk when they are acknowledged. Otherwise a power failure can lose the last ones,
     /// but leaves the file consistent.
     pub synced: bool,
+    /// Whether deleted contents are overwritten, so that they do not stay in free parts of pages.
+    pub erases: bool,
     /// Schema as forward-only migrations: the file's `user_version` is the number applied.
     pub migrations: &'static [&'static str],
 }

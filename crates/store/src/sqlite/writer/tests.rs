@@ -11,6 +11,7 @@ const OPTIONS: Options = Options {
     reader_cache_kib: 256,
     readers: 1,
     synced: true,
+    erases: false,
     migrations: &[NOTES],
 };
 
