@@ -14,6 +14,7 @@ use tocsin_model::{
     delivery_policy::Priority,
     id::{EventId, Name, NotificationId, SubscriberNumber, SubscriptionId},
     inbox::NewItem,
+    mail_provider::ProviderDay,
     problem::Problem,
     receipt::{Disposition, Reason},
     time::Timestamp,
@@ -21,7 +22,10 @@ use tocsin_model::{
 };
 use tokio::sync::mpsc;
 
-use crate::token_signer::TokenSigner;
+use crate::{
+    consent_tokens::ConfirmLink, mail_sender::MailSender, page_tokens::PreferencesLink, recall::RecallMark,
+    token_signer::TokenSigner, withdrawal::Withdrawal,
+};
 
 /// A message to one or more recipients, ready to send: owned, cheap to move.
 ///
@@ -40,6 +44,10 @@ pub struct Outgoing {
     pub ticket: Ticket,
     /// Link that ends the recipient's subscription, if there is one.
     pub unsubscribe: Option<String>,
+    /// The recipient's subscription, if a mail may end it.
+    pub subscription: Option<SubscriptionId>,
+    /// Mark by which the message is recalled after a change of its recipient; `None`: it is not.
+    pub recall: Option<RecallMark>,
     /// The message.
     pub message: Arc<Message>,
     /// The other recipients of a multicast.
@@ -59,6 +67,10 @@ pub struct Other {
     pub ticket: Ticket,
     /// The unsubscribe link of this recipient.
     pub unsubscribe: Option<String>,
+    /// The subscription of this recipient.
+    pub subscription: Option<SubscriptionId>,
+    /// Mark by which the message is recalled.
+    pub recall: Option<RecallMark>,
 }
 
 impl Outgoing {
@@ -72,6 +84,15 @@ impl Outgoing {
         std::iter::once(&self.address).chain(self.others.iter().map(|other| &other.address)).map(String::as_str)
     }
 
+    /// Whether it was recalled since its recipients were read: one of them changed.
+    pub fn is_recalled(&self) -> bool {
+        let is_recalled = |mark: &Option<RecallMark>, subscriber, address: &str| {
+            mark.as_ref().is_some_and(|mark| mark.is_recalled(subscriber, address))
+        };
+        is_recalled(&self.recall, self.subscriber, &self.address)
+            || self.others.iter().any(|other| is_recalled(&other.recall, other.subscriber, &other.address))
+    }
+
     /// Splits the message into one per recipient, in order.
     pub fn into_each(mut self) -> impl Iterator<Item = Outgoing> {
         let (others, message) = (std::mem::take(&mut self.others), self.message.clone());
@@ -80,9 +101,10 @@ impl Outgoing {
 
     /// Moves the recipients of `next` into this multicast; `next` must not be used afterwards.
     pub fn join(&mut self, next: &mut Outgoing) {
-        let Outgoing { id, subscriber, address, ticket, unsubscribe, others, message: _ } = next;
-        let (address, unsubscribe) = (std::mem::take(address), unsubscribe.take());
-        self.others.push(Other { id: *id, subscriber: *subscriber, address, ticket: *ticket, unsubscribe });
+        let Outgoing { id, subscriber, address, ticket, unsubscribe, subscription, recall, others, message: _ } = next;
+        let (address, unsubscribe, recall) = (std::mem::take(address), unsubscribe.take(), recall.take());
+        let (id, subscriber, ticket, subscription) = (*id, *subscriber, *ticket, *subscription);
+        self.others.push(Other { id, subscriber, address, ticket, unsubscribe, subscription, recall });
         self.others.append(others);
     }
 
@@ -100,8 +122,8 @@ impl Outgoing {
 impl Other {
     /// A message to this recipient alone.
     pub(crate) fn with(self, message: Arc<Message>) -> Outgoing {
-        let Other { id, subscriber, address, ticket, unsubscribe } = self;
-        Outgoing { id, subscriber, address, ticket, unsubscribe, message, others: Vec::new() }
+        let Other { id, subscriber, address, ticket, unsubscribe, subscription, recall } = self;
+        Outgoing { id, subscriber, address, ticket, unsubscribe, subscription, recall, message, others: Vec::new() }
     }
 }
 
@@ -123,6 +145,8 @@ pub struct Message {
     pub expires_at: Option<Timestamp>,
     /// Position in a distributed trace, if its event belongs to one.
     pub place: Option<TracePosition>,
+    /// Flag by which the sender can withdraw it while it waits in the channel.
+    pub withdrawal: Option<Withdrawal>,
 }
 
 impl Message {
@@ -310,6 +334,23 @@ impl DestinationState {
     }
 }
 
+/// A mailbox provider that holds mail of a channel back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldBackMail {
+    /// The provider: `google`, `outlook`, or the domain of its mail servers.
+    pub provider: String,
+    /// Time since it began.
+    pub lasted: Duration,
+    /// Remaining pause.
+    pub paused_for: Option<Duration>,
+    /// Interval between mails; `None`: no limit.
+    pub interval: Option<Duration>,
+    /// Mails queued in the channel.
+    pub waiting: u32,
+    /// Its last reply that held mail back.
+    pub said: String,
+}
+
 /// Environment of a channel: clock, policies, keys.
 #[derive(Clone)]
 pub struct Context {
@@ -331,11 +372,26 @@ pub struct Context {
     pub token_signer: Arc<TokenSigner>,
     /// Store of inbox items; `None` if this process has none.
     pub feeds: Option<Arc<dyn FeedStore>>,
+    /// Store of the mails to mailbox providers by day; `None` if this process has none.
+    pub provider_days: Option<Arc<dyn ProviderDays>>,
     /// Public base URL of this installation, without a slash at the end: `https://tocsin.example.org`.
     pub public_url: Option<String>,
 }
 
 impl Context {
+    /// Link to the preference page of a subscriber, if the installation has a public URL.
+    pub fn preferences_link(&self, subscriber: SubscriberNumber, now: Timestamp) -> Option<String> {
+        let base = self.public_url.as_deref()?;
+        let link = PreferencesLink::new(subscriber, now);
+        Some(format!("{base}/p/{}", self.token_signer.pages().preferences(&link)))
+    }
+
+    /// Link to the page that confirms a request for consent, if the installation has a public URL.
+    pub fn confirm_link(&self, link: ConfirmLink) -> Option<String> {
+        let base = self.public_url.as_deref()?;
+        Some(format!("{base}/confirm/{}", self.token_signer.consent().link(link)))
+    }
+
     /// Link that ends a subscription, if the installation has a public URL. The link never changes.
     pub fn unsubscribe_link(&self, subscription: SubscriptionId) -> Option<String> {
         let base = self.public_url.as_deref()?;
@@ -354,6 +410,27 @@ pub trait FeedStore: Send + Sync {
     async fn put(&self, items: Vec<NewItem>, items_max: u32) -> Result<(), Reason>;
     /// Checks the store: a sentence about it, or the failure.
     async fn probe(&self) -> Result<String, Reason>;
+}
+
+/// Store of the mails to mailbox providers by day; implemented outside this crate.
+#[async_trait]
+pub trait ProviderDays: Send + Sync {
+    /// The last day of each provider of a channel.
+    ///
+    /// # Errors
+    /// The reason, if they cannot be read.
+    async fn last_days(&self, application: &str, channel: &Name) -> Result<Vec<(Box<str>, ProviderDay)>, Reason>;
+
+    /// Adds numbers to days, in one durable commit. The limit of a day is the one given last.
+    ///
+    /// # Errors
+    /// The reason, if nothing was stored.
+    async fn add_days(
+        &self,
+        application: &str,
+        channel: &Name,
+        days: Vec<(Box<str>, ProviderDay)>,
+    ) -> Result<(), Reason>;
 }
 
 /// An opened channel, or every problem in its options.
@@ -398,9 +475,23 @@ pub trait OpenChannel: Send + Sync {
         Vec::new()
     }
 
+    /// The mailbox providers that hold mail back, those with the longest pause first.
+    fn held_back(&self) -> Vec<HeldBackMail> {
+        Vec::new()
+    }
+
+    /// Records that a later server reports the mail to this address as delayed, with its reply. The channel lowers the
+    /// rate of the address's mailbox provider.
+    fn note_delay(&self, _address: &str, _said: &str) {}
+
     /// Number of destinations in each state, in the order of `DestinationState::ALL`.
     fn destination_counts(&self) -> [usize; DestinationState::ALL.len()] {
         [0; DestinationState::ALL.len()]
+    }
+
+    /// Identity of a mail channel, for the examination of its domain.
+    fn mail_sender(&self) -> Option<MailSender> {
+        None
     }
 
     /// Waits until every message has been answered.

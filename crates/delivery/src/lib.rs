@@ -11,6 +11,7 @@
 
 pub mod channel; // the contract of every protocol: messages in, exactly one answer for each
 pub mod description; // a row of the table of protocols, with all its columns
+pub mod feedback_options; // the option `feedback`: webhooks of the provider behind a channel
 pub mod file_options; // files that the options of a channel name, compared with the file policy
 pub mod protocol; // table of protocols: checks options, opens channels
 
@@ -24,7 +25,13 @@ pub mod process; // process: JSON lines to a local program, and its answers
 pub mod smtp; // SMTP: mail over persistent, pipelined sessions
 pub mod webpush; // web push: encrypted messages to browsers
 
+mod signed_text; // base 36 and comparison of signed texts
+pub mod consent_tokens; // links and codes of confirmations, handles of requests, hashes of addresses
+pub mod mail_sender; // identity of a mail channel: domains, hosts, public keys
+pub mod page_tokens; // signed tokens of hosted pages: preference links, forms, undo
 pub mod token_signer; // signed tokens: unsubscribe links, return addresses, inbox passes
+pub mod recall; // recall of formatted messages after a change of their recipient
+pub mod withdrawal; // withdrawal of messages that wait in a channel
 pub mod folders; // folder policy: files that channels may write
 pub mod redact; // redaction of addresses and texts in logs
 
@@ -44,11 +51,16 @@ mod conformance; // the promises of a channel, for the tests of every protocol
 mod template; // a small protocol to copy; compiled and tested, but not in the table
 
 pub use channel::{
-    Answer, Context, Destination, DestinationState, FactFields, Facts, FeedStore, Message, OpenChannel, Opened, Other,
-    Outgoing, Ticket, TracePosition,
+    Answer, Context, Destination, DestinationState, FactFields, Facts, FeedStore, HeldBackMail, Message, OpenChannel,
+    Opened, Other, Outgoing, ProviderDays, Ticket, TracePosition,
 };
+pub use consent_tokens::{ConfirmLink, ConsentTokens};
 pub use description::{ChannelResource, ProtocolDescription, SendPortAccess};
 pub use flow::rate::Meter;
+pub use mail_sender::{MailKey, MailSender};
+pub use page_tokens::{PageTokens, PreferencesLink, Sealed};
 pub use protocol::{channel_secrets, check, is_endpoint, open, open_send_port, open_with, protocols};
+pub use recall::{RecallMark, Recalls};
 pub use reference::reference_page;
-pub use token_signer::{Claim, InboxPass, Returned, TokenSigner};
+pub use token_signer::{Claim, InboxPass, TokenSigner};
+pub use withdrawal::Withdrawal;

@@ -24,6 +24,8 @@ use tokio::{
 use crate::{
     channel::{Answer, Context, Outgoing},
     flow::line::Waits,
+    queue::{TAKES_NO_MORE, Turn},
+    withdrawal::Withdrawal,
 };
 
 /// Most answers sent in one batch.
@@ -110,6 +112,8 @@ pub(crate) struct PendingDelivery {
     pub outgoing: Outgoing,
     /// Key of its lane, once known.
     pub lane: Option<Arc<str>>,
+    /// Its place in the lane of its mailbox provider, shared with the other recipients of the same mail.
+    pub turn: Option<Arc<Turn>>,
     /// Number of sessions that failed with it before its content was sent.
     pub breaks: u8,
     /// When it was handed to the receiver.
@@ -133,6 +137,7 @@ impl PendingDelivery {
         let pending = |outgoing| PendingDelivery {
             outgoing,
             lane: None,
+            turn: None,
             breaks: 0,
             sent_at: None,
             arrival: arrival.clone(),
@@ -140,6 +145,11 @@ impl PendingDelivery {
             answered: false,
         };
         outgoing.into_iter().map(pending).collect()
+    }
+
+    /// Whether its sender has withdrawn it, or a recipient has changed since it was formatted.
+    pub fn is_withdrawn(&self) -> bool {
+        self.outgoing.is_recalled() || self.outgoing.message.withdrawal.as_ref().is_some_and(Withdrawal::is_set)
     }
 
     /// Number of recipients.
@@ -161,9 +171,18 @@ impl PendingDelivery {
 
     /// A message with some of the recipients of this one.
     fn like(&self, outgoing: Outgoing) -> PendingDelivery {
-        let PendingDelivery { lane, breaks, sent_at, arrival, .. } = self;
-        let (lane, breaks, sent_at, arrival) = (lane.clone(), *breaks, *sent_at, arrival.clone());
-        PendingDelivery { outgoing, lane, breaks, sent_at, arrival, ready: None, answered: false }
+        let PendingDelivery { lane, turn, breaks, sent_at, arrival, .. } = self;
+        let (lane, turn, breaks, sent_at) = (lane.clone(), turn.clone(), *breaks, *sent_at);
+        PendingDelivery {
+            outgoing,
+            lane,
+            turn,
+            breaks,
+            sent_at,
+            arrival: arrival.clone(),
+            ready: None,
+            answered: false,
+        }
     }
 
     /// Joins messages that `into_each` has split.
@@ -183,6 +202,7 @@ impl PendingDelivery {
     /// Moves the recipients of `next` here; they are answered together.
     fn join(&mut self, next: &mut PendingDelivery) {
         self.outgoing.join(&mut next.outgoing);
+        next.turn = None;
         next.answered = true;
     }
 
@@ -230,6 +250,10 @@ impl PendingDelivery {
     pub async fn answer(mut self, disposition: Disposition) {
         let arrival = self.arrival.clone();
         let count = self.count();
+        let turn = self.turn.take();
+        if let Some(turn) = &turn {
+            turn.record(&disposition, count);
+        }
         let answer = self.finish(disposition, arrival.shared.clock.now());
         if let Err(mpsc::error::TrySendError::Full(answer)) = arrival.answers.try_send(answer) {
             // A wait that is cancelled from here on loses no answer: `drop` sends the one that is ready.
@@ -242,6 +266,13 @@ impl PendingDelivery {
             self.ready = None;
         }
         self.close(count);
+        // The last recipient of the mail ends its turn.
+        if let Some(turn) = turn.and_then(Arc::into_inner) {
+            let (returned, after) = turn.complete(&arrival.shared.name);
+            for pending in returned {
+                Box::pin(pending.return_untried(after, TAKES_NO_MORE)).await;
+            }
+        }
     }
 
     /// Returns it untried, to be sent again after `after`.

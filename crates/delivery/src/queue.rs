@@ -1,12 +1,21 @@
 //! The bounded queue that a channel's sessions pull from.
 
-use std::{borrow::Cow, collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tocsin_model::{
     application::{Flow, Rate},
     delivery_policy::Priority,
     id::Name,
+    receipt::Disposition,
 };
 use tokio::{sync::Notify, time::Instant};
 
@@ -14,7 +23,9 @@ use crate::{
     flow::{
         lanes::{AttemptEffect, Event, Lanes, Pushed, Signal, Take},
         line::{AgingQueue, Waits},
+        providers::Providers,
         rate::Meter,
+        warm_up::Answers,
     },
     pending::PendingDelivery,
 };
@@ -28,6 +39,9 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 /// Senders that wait for room are woken after this many messages have left.
 const ROOM_STEP: usize = 128;
 
+/// Reason of a message that is returned untried because its mailbox provider gets less.
+pub(crate) const TAKES_NO_MORE: &str = "its mailbox provider takes no more mail for now";
+
 /// Maps an address to the key of its lane.
 pub(crate) type LaneOf = dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync;
 
@@ -40,6 +54,8 @@ pub(crate) struct Queue {
     has_lanes: bool,
     /// Most recipients of one multicast per turn.
     recipients_per_turn: usize,
+    /// Set if the answers to messages end their turns.
+    signal_of: Option<SignalOf>,
 }
 
 struct Waiting {
@@ -115,6 +131,9 @@ impl Single {
     }
 }
 
+/// Classifies a disposition as a signal of the destination.
+pub(crate) type SignalOf = fn(&Disposition) -> Signal;
+
 /// A message that was taken, and the lane that it occupies until `Queue::done`. If it is dropped before, for example
 /// by a panic, nothing is recorded about its destination.
 pub(crate) struct Turn {
@@ -124,6 +143,10 @@ pub(crate) struct Turn {
     /// Messages of the same multicast that were taken with it.
     same: Vec<PendingDelivery>,
     over: bool,
+    /// Whether its session waits for the answer to another message.
+    is_ahead: AtomicBool,
+    /// Answers to its recipients, if the queue classifies them.
+    answers: Mutex<(Answers, Signal)>,
 }
 
 impl Turn {
@@ -131,12 +154,61 @@ impl Turn {
     pub fn take_same(&mut self) -> Vec<PendingDelivery> {
         std::mem::take(&mut self.same)
     }
+
+    /// Records that its session sends it now, if it was sent ahead.
+    pub fn promote(&self) {
+        if self.is_ahead.swap(false, Ordering::AcqRel) {
+            self.queue.change_lanes(|lanes, _| lanes.promote(&self.lane));
+        }
+    }
+
+    /// Whether its destination is slow.
+    pub fn is_slow(&self) -> bool {
+        self.queue.lanes(|lanes, _| lanes.is_slow(&self.lane)).unwrap_or_default()
+    }
+
+    /// Records the answer to some recipients. The mail's signal is the one that says most about the destination.
+    pub fn record(&self, disposition: &Disposition, recipients: usize) {
+        let Some(signal_of) = self.queue.signal_of else { return };
+        let new = signal_of(disposition);
+        let (answers, signal) = &mut *self.answers.lock();
+        match (&new, disposition) {
+            (Signal::HeldBack(..), _) => answers.held_back += recipients as u64,
+            (_, Disposition::Delivered { .. }) => answers.accepted += recipients as u64,
+            _ => {}
+        }
+        let rank = |signal: &Signal| match signal {
+            Signal::Unasked => 0,
+            Signal::Answered => 1,
+            Signal::Fine => 2,
+            _ => 3,
+        };
+        if rank(&new) > rank(signal) {
+            *signal = new;
+        }
+    }
+
+    /// Ends the turn with the recorded answers. Returns messages that should be sent later, and when.
+    pub fn complete(mut self, name: &Name) -> (Vec<PendingDelivery>, Duration) {
+        self.over = true;
+        let signal = std::mem::replace(&mut self.answers.get_mut().1, Signal::Unasked);
+        let AttemptEffect { returned, after, event } = self.queue.finish(&self, signal);
+        if let Some(event) = event {
+            log_event(name, &self.lane, event);
+        }
+        if !returned.is_empty() {
+            self.queue.room.notify_waiters();
+        }
+        self.queue.arrived.notify_one();
+        (returned, after)
+    }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         if !self.over {
-            drop(self.queue.finish(self, Signal::Unasked));
+            let signal = std::mem::replace(&mut self.answers.get_mut().1, Signal::Unasked);
+            drop(self.queue.finish(self, signal));
             self.queue.arrived.notify_one();
         }
     }
@@ -145,7 +217,7 @@ impl Drop for Turn {
 impl Queue {
     /// Queue of a channel with a single destination.
     pub fn single(sessions: usize) -> Arc<Self> {
-        Self::new(sessions, 1, Order::Single(Box::new(Single::new())))
+        Self::new(sessions, 1, Order::Single(Box::new(Single::new())), None)
     }
 
     /// Queue of a channel whose sessions are shared among destinations.
@@ -157,14 +229,21 @@ impl Queue {
     /// of one multicast per turn.
     pub fn shared_by_many(sessions: usize, flow: Flow, recipients_per_turn: usize) -> Arc<Self> {
         let lanes = Lanes::new(flow, sessions, QUEUE_LENGTH);
-        Self::new(sessions, recipients_per_turn, Order::Shared(Box::new(lanes)))
+        Self::new(sessions, recipients_per_turn, Order::Shared(Box::new(lanes)), None)
     }
 
-    fn new(sessions: usize, recipients_per_turn: usize, order: Order) -> Arc<Self> {
+    /// Queue of a mail channel with a lane for each mailbox provider. A session has up to two mails under way, one of
+    /// them sent ahead, which occupies no session of its own. The answers to the recipients of a mail end its turn.
+    pub fn of_providers(sessions: usize, providers: Providers, signal_of: SignalOf) -> Arc<Self> {
+        let lanes = Lanes::of_providers(providers, Flow::default(), sessions, QUEUE_LENGTH);
+        Self::new(sessions, 1, Order::Shared(Box::new(lanes)), Some(signal_of))
+    }
+
+    fn new(sessions: usize, recipients_per_turn: usize, order: Order, signal_of: Option<SignalOf>) -> Arc<Self> {
         let has_lanes = matches!(order, Order::Shared(_));
         let waiting = Mutex::new(Waiting { order, left: 0, senders: 0, closed: false });
         let (arrived, room) = (Notify::new(), Notify::new());
-        Arc::new(Queue { waiting, arrived, room, sessions, has_lanes, recipients_per_turn })
+        Arc::new(Queue { waiting, arrived, room, sessions, has_lanes, recipients_per_turn, signal_of })
     }
 
     /// Appends messages. In a queue with lanes, messages for a full lane wait briefly and are then returned, as are
@@ -210,16 +289,42 @@ impl Queue {
     }
 
     fn try_take(self: &Arc<Self>) -> Result<(Turn, PendingDelivery), Option<Instant>> {
+        self.try_take_some(self.recipients_per_turn, None)
+    }
+
+    /// Takes a message, with up to `most` recipients of the same multicast. Withdrawn messages are returned untried.
+    fn try_take_some(
+        self: &Arc<Self>,
+        most: usize,
+        ahead_of: Option<&Turn>,
+    ) -> Result<(Turn, PendingDelivery), Option<Instant>> {
+        loop {
+            let (turn, pending) = self.take_next(most, ahead_of)?;
+            if !pending.is_withdrawn() {
+                return Ok((turn, pending));
+            }
+        }
+    }
+
+    fn take_next(
+        self: &Arc<Self>,
+        most: usize,
+        ahead_of: Option<&Turn>,
+    ) -> Result<(Turn, PendingDelivery), Option<Instant>> {
         let now = Instant::now();
         let mut state = self.waiting.lock();
         let Order::Shared(lanes) = &mut state.order else { return Err(None) };
-        let (lane, pending) = match lanes.take(now) {
+        let next = match ahead_of {
+            Some(current) => lanes.take_ahead(&current.lane, now),
+            None => lanes.take(now),
+        };
+        let (lane, pending) = match next {
             Take::Item(lane, pending) => (lane, pending),
             Take::Wait(at) => return Err(at),
         };
         // Under the same lock: another session could take some of them otherwise.
         let is_same = |next: &PendingDelivery| Arc::ptr_eq(&next.outgoing.message, &pending.outgoing.message);
-        let same = match self.recipients_per_turn {
+        let same = match most {
             0 | 1 => Vec::new(),
             most => lanes.take_more(&lane, most - 1, now, is_same),
         };
@@ -231,13 +336,30 @@ impl Queue {
         if needs_session {
             self.arrived.notify_one();
         }
-        Ok((Turn { queue: self.clone(), lane, began: now, same, over: false }, pending))
+        let taken = 1 + same.len() as u64;
+        let answers = Mutex::new((Answers { taken, ..Answers::default() }, Signal::Unasked));
+        let (queue, is_ahead) = (self.clone(), AtomicBool::new(ahead_of.is_some()));
+        Ok((Turn { queue, lane, began: now, same, over: false, is_ahead, answers }, pending))
     }
 
-    /// Takes messages that `take` selects from the front of a single queue.
+    /// Takes messages that `take` selects from the front of a single queue. Withdrawn messages are returned untried.
     fn try_take_many(
         &self,
-        take: impl FnOnce(&mut VecDeque<PendingDelivery>) -> Vec<PendingDelivery>,
+        take: impl Fn(&mut VecDeque<PendingDelivery>) -> Vec<PendingDelivery>,
+    ) -> Result<Vec<PendingDelivery>, Option<Instant>> {
+        loop {
+            let mut taken = self.take_next_many(&take)?;
+            let was_empty = taken.is_empty();
+            taken.retain(|pending| !pending.is_withdrawn());
+            if was_empty || !taken.is_empty() {
+                return Ok(taken);
+            }
+        }
+    }
+
+    fn take_next_many(
+        &self,
+        take: impl Fn(&mut VecDeque<PendingDelivery>) -> Vec<PendingDelivery>,
     ) -> Result<Vec<PendingDelivery>, Option<Instant>> {
         let mut state = self.waiting.lock();
         let Order::Single(single) = &mut state.order else { return Err(None) };
@@ -252,7 +374,20 @@ impl Queue {
         Ok(taken)
     }
 
-    fn try_take_multicast(&self, limit: usize) -> Result<PendingDelivery, Option<Instant>> {
+    fn try_take_multicast(
+        self: &Arc<Self>,
+        limit: usize,
+        ahead_of: Option<&Turn>,
+    ) -> Result<PendingDelivery, Option<Instant>> {
+        if self.has_lanes {
+            let (mut turn, first) = self.try_take_some(limit, ahead_of)?;
+            let same = turn.take_same();
+            let turn = Arc::new(turn);
+            let same = same.into_iter().filter(|pending| !pending.is_withdrawn());
+            let mut each: Vec<PendingDelivery> = std::iter::once(first).chain(same).collect();
+            each.iter_mut().for_each(|pending| pending.turn = Some(turn.clone()));
+            return PendingDelivery::together(each).ok_or(None);
+        }
         let taken = self.try_take_many(|waiting| take_first(waiting, limit).into_iter().collect())?;
         taken.into_iter().next().ok_or(None)
     }
@@ -288,19 +423,25 @@ impl Queue {
 
     /// The next message, with up to `limit` of its recipients, at least one; `None` when the queue is closed. For a
     /// queue with a single lane.
-    pub async fn pop_multicast(&self, limit: usize) -> Option<PendingDelivery> {
-        self.wait_for(|| self.try_take_multicast(limit)).await
+    pub async fn pop_multicast(self: &Arc<Self>, limit: usize) -> Option<PendingDelivery> {
+        self.wait_for(|| self.try_take_multicast(limit, None)).await
     }
 
-    /// As `pop_multicast`, without waiting.
-    pub fn try_pop_multicast(&self, limit: usize) -> Option<PendingDelivery> {
-        self.try_take_multicast(limit).ok()
+    /// As `pop_multicast`, without waiting. In a queue with lanes it is sent ahead, while the session waits for the answer
+    /// to a message with the turn `current`.
+    pub fn try_pop_multicast(self: &Arc<Self>, limit: usize, current: Option<&Turn>) -> Option<PendingDelivery> {
+        if self.has_lanes && current.is_none() {
+            return None;
+        }
+        self.try_take_multicast(limit, current).ok()
     }
 
     /// Puts messages that were taken from a single lane and not sent back to its front.
     pub fn put_back(&self, taken: impl IntoIterator<Item = PendingDelivery>) {
         let taken: Vec<PendingDelivery> = taken.into_iter().collect();
         let count = taken.len();
+        // Dropped without the lock, which frees their places in the lanes.
+        let mut turns = Vec::new();
         {
             let mut state = self.waiting.lock();
             let closed = state.closed;
@@ -308,12 +449,22 @@ impl Queue {
                 Order::Single(single) if !closed => {
                     taken.into_iter().rev().for_each(|pending| single.push_front(pending));
                 }
+                Order::Shared(lanes) if !closed => {
+                    for mut pending in taken.into_iter().rev().flat_map(|pending| pending.into_each().into_iter().rev())
+                    {
+                        turns.extend(pending.turn.take());
+                        if let Some(lane) = pending.lane.clone() {
+                            lanes.push_front(&lane, pending);
+                        }
+                    }
+                }
                 _ => {
                     drop(state);
                     return drop(taken);
                 }
             }
         }
+        drop(turns);
         for _ in 0..count.min(self.sessions) {
             self.arrived.notify_one();
         }
@@ -349,7 +500,13 @@ impl Queue {
     fn finish(&self, turn: &Turn, signal: Signal) -> AttemptEffect<PendingDelivery> {
         let now = Instant::now();
         match &mut self.waiting.lock().order {
-            Order::Shared(lanes) => lanes.done(&turn.lane, signal, now - turn.began, now, fastrand::f64()),
+            Order::Shared(lanes) => {
+                if turn.is_ahead.swap(false, Ordering::AcqRel) {
+                    lanes.promote(&turn.lane);
+                }
+                lanes.settle(&turn.lane, turn.answers.lock().0, now);
+                lanes.done(&turn.lane, signal, now - turn.began, now, fastrand::f64())
+            }
             Order::Single(_) => AttemptEffect { returned: Vec::new(), after: Duration::ZERO, event: None },
         }
     }
@@ -391,6 +548,39 @@ impl Queue {
         drop(left);
         self.room.notify_waiters();
         self.arrived.notify_waiters();
+    }
+
+    /// Changes the lanes, if the queue has some.
+    pub fn change_lanes<R>(&self, change: impl FnOnce(&mut Lanes<PendingDelivery>, Instant) -> R) -> Option<R> {
+        if !self.has_lanes {
+            return None;
+        }
+        match &mut self.waiting.lock().order {
+            Order::Shared(lanes) => Some(change(lanes, Instant::now())),
+            Order::Single(_) => None,
+        }
+    }
+
+    /// Returns the messages of mailbox providers whose warm-up allows no more today.
+    pub async fn return_used_up(&self) {
+        let drained = self.change_lanes(|lanes, now| lanes.drain_all_used_up(now));
+        let Some(AttemptEffect { returned, after, .. }) = drained else { return };
+        if !returned.is_empty() {
+            self.room.notify_waiters();
+        }
+        for pending in returned {
+            pending.return_untried(after, TAKES_NO_MORE).await;
+        }
+    }
+
+    /// Wakes all sessions, which may have computed a wake-up time that is too late.
+    pub fn wake_sessions(&self) {
+        self.arrived.notify_waiters();
+    }
+
+    /// Whether each destination has a lane.
+    pub fn has_lanes(&self) -> bool {
+        self.has_lanes
     }
 
     pub fn lanes<R>(&self, read: impl FnOnce(&Lanes<PendingDelivery>, Instant) -> R) -> Option<R> {
@@ -467,6 +657,16 @@ fn log_event(channel: &Name, destination: &str, event: Event) {
         Event::Paused { pause, reason, .. } => {
             tracing::debug!(%channel, destination, %reason, pause_s = pause.as_secs(), "a destination fails still");
         }
+        Event::HeldBack { pause, said, log: true } => tracing::warn!(
+            %channel, provider = destination, %said, pause_s = pause.as_secs(),
+            "a mailbox provider holds mail back, and gets less"
+        ),
+        Event::HeldBack { pause, said, .. } => {
+            tracing::debug!(%channel, provider = destination, %said, pause_s = pause.as_secs(), "a mailbox provider holds mail back still");
+        }
+        Event::Recovered { after } => {
+            tracing::info!(%channel, provider = destination, after_s = after.as_secs(), "a mailbox provider gets mail at the full rate again");
+        }
         Event::Back { after } => {
             tracing::info!(%channel, destination, after_s = after.as_secs(), "a destination is back");
         }
@@ -485,15 +685,17 @@ pub(crate) fn take_first(waiting: &mut VecDeque<PendingDelivery>, limit: usize) 
 
 #[cfg(test)]
 mod tests {
-    use tocsin_model::receipt::{Disposition, ReasonKind};
+    use tocsin_model::{id::SubscriberNumber, receipt::ReasonKind};
     use tokio::sync::mpsc;
 
     use super::*;
     use crate::{
         channel::{Answer, Outgoing},
         pending::DeliveryContext,
+        recall::Recalls,
         running::single_lane,
         testing::{context, outgoing, show},
+        withdrawal::Withdrawal,
     };
 
     fn single() -> Arc<Queue> {
@@ -546,6 +748,70 @@ mod tests {
         }
     }
 
+    /// A message that was formatted before its recipient changed is decided on again.
+    #[tokio::test]
+    async fn a_recalled_message_is_returned_untried() {
+        let (ann, bob) = (SubscriberNumber(1), SubscriberNumber(2));
+        for queue in [single(), Queue::shared(1, Flow::default())] {
+            let recalls = Arc::new(Recalls::default());
+            let to = |ordinal: u32, subscriber: SubscriberNumber| Outgoing {
+                subscriber: Some(subscriber),
+                recall: Some(recalls.mark()),
+                ..outgoing(ordinal, "a")
+            };
+            let shared = DeliveryContext::new(&"c".parse().expect("a name"), &context());
+            let (answers, mut answered) = mpsc::channel(10);
+            let before = vec![to(0, ann), to(1, bob), to(2, ann)];
+            queue.push_all(PendingDelivery::all(before, &shared, &answers), &single_lane).await;
+            recalls.recall_subscribers([ann]);
+            queue.push_all(PendingDelivery::all(vec![to(3, ann)], &shared, &answers), &single_lane).await;
+            let mut taken = Vec::new();
+            for _ in 0..2 {
+                let pending = match queue.lanes(|_, _| ()) {
+                    Some(()) => queue.take().await.map(|(_turn, pending)| pending),
+                    None => queue.pop_many(1).await.and_then(|mut taken| taken.pop()),
+                };
+                taken.push(pending.expect("an open queue").outgoing.ticket.ordinal);
+            }
+            assert_eq!(taken, [1, 3]);
+            let mut returned = Vec::new();
+            while let Ok(answer) = answered.try_recv() {
+                assert!(
+                    matches!(&answer.disposition, Disposition::Deferred { reason, .. } if reason.kind == ReasonKind::Untried)
+                );
+                returned.push(answer.ticket.ordinal);
+            }
+            // The taken messages were dropped, which returns them as well.
+            returned.retain(|ordinal| !taken.contains(ordinal));
+            assert_eq!(returned, [0, 2]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_withdrawn_message_is_returned_untried_until_the_withdrawal_ends() {
+        for queue in [single(), Queue::shared(1, Flow::default())] {
+            let withdrawal = Withdrawal::default();
+            let of = |ordinal: u32, withdrawal: Option<Withdrawal>| {
+                let mut outgoing = outgoing(ordinal, "a");
+                Arc::make_mut(&mut outgoing.message).withdrawal = withdrawal;
+                outgoing
+            };
+            let shared = DeliveryContext::new(&"c".parse().expect("a name"), &context());
+            let (answers, mut answered) = mpsc::channel(10);
+            let all = vec![of(0, Some(withdrawal.clone())), of(1, None), of(2, Some(withdrawal.clone()))];
+            queue.push_all(PendingDelivery::all(all, &shared, &answers), &single_lane).await;
+            let take = async || match queue.lanes(|_, _| ()) {
+                Some(()) => queue.take().await.map(|(_turn, pending)| pending.outgoing.ticket.ordinal),
+                None => queue.pop_many(1).await.and_then(|taken| Some(taken.first()?.outgoing.ticket.ordinal)),
+            };
+            withdrawal.set(true);
+            assert_eq!(take().await, Some(1));
+            assert_eq!(answered.try_recv().expect("an answer").ticket.ordinal, 0, "it was returned");
+            withdrawal.set(false);
+            assert_eq!(take().await, Some(2));
+        }
+    }
+
     #[tokio::test]
     async fn a_multicast_is_taken_together_up_to_a_limit() {
         let (queue, shared) = (Queue::single(2), DeliveryContext::new(&"c".parse().expect("a name"), &context()));
@@ -556,7 +822,7 @@ mod tests {
         PendingDelivery::gather(&mut all);
         queue.push_all(all, &single_lane).await;
         let taken: Vec<usize> =
-            std::iter::from_fn(|| queue.try_pop_multicast(2).map(|pending| pending.count())).collect();
+            std::iter::from_fn(|| queue.try_pop_multicast(2, None).map(|pending| pending.count())).collect();
         assert_eq!(taken, [2, 1, 1, 1]);
     }
 
@@ -714,7 +980,7 @@ mod tests {
         let _answers = queue_of(&queue, &"a".repeat(QUEUE_LENGTH)).await;
         let waiting = tokio::time::timeout(Duration::from_secs(1), queue_of(&queue, "b"));
         assert!(waiting.await.is_err(), "there is no room");
-        drop(queue.try_pop_multicast(1));
+        drop(queue.try_pop_multicast(1, None));
         let room = tokio::time::timeout(Duration::from_secs(1), queue_of(&queue, "b"));
         assert!(room.await.is_ok(), "there is room for one");
     }

@@ -14,7 +14,8 @@ use tocsin_model::{
 use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::{
-    channel::{Answer, Context, Destination, DestinationState, OpenChannel, Opened, Outgoing},
+    channel::{Answer, Context, Destination, DestinationState, HeldBackMail, OpenChannel, Opened, Outgoing},
+    mail_sender::MailSender,
     pending::{DeliveryContext, PendingDelivery},
     queue::{LaneOf, Queue},
 };
@@ -31,10 +32,18 @@ pub(crate) trait ProtocolSender: Send + Sync {
     fn down(&self) -> Option<Reason>;
     /// See `OpenChannel::parts_used`.
     fn parts_used(&self) -> PartsUsed;
+    /// See `OpenChannel::mail_sender`.
+    fn mail_sender(&self) -> Option<MailSender> {
+        None
+    }
     /// Whether its sessions can send to several recipients at once.
     fn takes_multicasts(&self) -> bool {
         false
     }
+    /// Finds out what the lanes of these messages depend on, before they are queued.
+    async fn prepare(&self, _outgoing: &[Outgoing]) {}
+    /// Stores what is not stored yet. Called when all sessions have ended.
+    async fn finish(&self) {}
     /// See `OpenChannel::reconfigure`.
     fn reconfigure(&self, _name: &Name, _channel: &Channel, _context: &Context) -> Option<Opened> {
         None
@@ -85,7 +94,10 @@ impl OpenChannel for Running {
     }
 
     async fn send_all(&self, outgoing: Vec<Outgoing>, answers: &mpsc::Sender<Answer>) {
-        let pending = match self.protocol_sender.takes_multicasts() {
+        self.protocol_sender.prepare(&outgoing).await;
+        // Recipients with a lane each are joined again when their lane has its turn.
+        let takes_multicasts = self.protocol_sender.takes_multicasts() && !self.queue.has_lanes();
+        let pending = match takes_multicasts {
             true => {
                 let mut pending = PendingDelivery::all(outgoing, &self.shared, answers);
                 PendingDelivery::gather(&mut pending);
@@ -108,7 +120,19 @@ impl OpenChannel for Running {
     }
 
     fn hold(&self, address: &str, priority: Priority) -> Option<Duration> {
-        self.queue.lanes(|lanes, now| lanes.hold(&(self.lane_of)(address), priority, now)).flatten()
+        let lane = self.queue.has_lanes().then(|| (self.lane_of)(address))?;
+        self.queue.change_lanes(|lanes, now| lanes.book(&lane, priority, now)).flatten()
+    }
+
+    fn held_back(&self) -> Vec<HeldBackMail> {
+        self.queue.lanes(|lanes, now| lanes.held_back(now)).unwrap_or_default()
+    }
+
+    fn note_delay(&self, address: &str, said: &str) {
+        if self.queue.has_lanes() {
+            let lane = (self.lane_of)(address);
+            self.queue.change_lanes(|lanes, now| lanes.delayed(&lane, said, now));
+        }
     }
 
     fn destinations(&self, limit: usize) -> Vec<Destination> {
@@ -117,6 +141,10 @@ impl OpenChannel for Running {
 
     fn destination_counts(&self) -> [usize; DestinationState::ALL.len()] {
         self.queue.lanes(|lanes, now| lanes.destination_counts(now)).unwrap_or_default()
+    }
+
+    fn mail_sender(&self) -> Option<MailSender> {
+        self.protocol_sender.mail_sender()
     }
 
     fn set_rate(&self, rate: Option<Rate>) {
@@ -150,6 +178,7 @@ impl OpenChannel for Running {
         if tokio::time::timeout(CLOSE_TIMEOUT, finish).await.is_err() {
             self.sessions.shutdown().await;
         }
+        self.protocol_sender.finish().await;
     }
 }
 

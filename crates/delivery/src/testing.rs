@@ -38,6 +38,7 @@ pub(crate) fn context() -> Context {
         networks: Default::default(),
         token_signer: Arc::new(TokenSigner::new(&[7; 32])),
         feeds: None,
+        provider_days: None,
         public_url: None,
         programs: Default::default(),
         files: tocsin_connect::files::Files::new(vec![std::env::temp_dir()], "/nonexistent".into()),
@@ -66,6 +67,8 @@ pub(crate) fn outgoing(ordinal: u32, address: &str) -> Outgoing {
         address: address.into(),
         ticket: Ticket { key: 31, ordinal },
         unsubscribe: None,
+        subscription: None,
+        recall: None,
         message: Arc::new(message(ordinal)),
         others: Vec::new(),
     }
@@ -102,6 +105,7 @@ pub(crate) fn message(ordinal: u32) -> Message {
         priority: Default::default(),
         expires_at: None,
         place: None,
+        withdrawal: None,
     }
 }
 

@@ -1,24 +1,42 @@
 //! Signs tokens (HMAC) that return to us: unsubscribe links, return addresses (VERP), inbox passes and device claims.
 //! A token cannot be forged, and one kind cannot be used as another.
 
+use std::time::Duration;
+
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use ring::hmac;
+use tocsin_feedback::return_address::{
+    ConfigurationError, Origin, Position, ReturnAddresses, VerifiedOrigin, VerifyError,
+};
 use tocsin_model::{
-    id::{NotificationBatchId, NotificationId, SubscriberNumber, SubscriptionId},
+    id::{SubscriberNumber, SubscriptionId},
     time::Timestamp,
+};
+
+use crate::{
+    consent_tokens::ConsentTokens,
+    page_tokens::PageTokens,
+    signed_text::{base36, is_same},
 };
 
 /// Bytes of the signature in a link: 128 bits.
 const LINK_BYTES: usize = 16;
-/// Letters of the signature in a return address: 100 bits, as a local part has at most 64 letters.
-const RETURN_LETTERS: usize = 20;
 /// Longest local part of the base address that leaves room for the signed part.
 pub(crate) const RETURN_LOCAL_MAX: usize = 20;
 
+/// Base and domain of references: they are return addresses, of which only the local part is used.
+const REFERENCE_BASE: &str = "reference@localhost";
+const REFERENCE_DOMAIN: &str = "@localhost";
+/// Lifetime of references.
+const REFERENCE_DAYS: u64 = 365;
+
 /// Signs and verifies tokens with keys derived from the installation's secret.
 pub struct TokenSigner {
+    pages: PageTokens,
+    consent: ConsentTokens,
+    references: ReturnAddresses,
+    returns: Vec<ReturnAddresses>,
     links: hmac::Key,
-    returns: hmac::Key,
     passes: hmac::Key,
     claims: hmac::Key,
 }
@@ -57,26 +75,75 @@ const CLAIM: &str = "claim";
 /// Prefix of a pass; no API key begins with it.
 const PASS: &str = "inbox";
 
-/// The subject of a return address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Returned {
-    /// One notification, so one recipient.
-    Notification(NotificationId),
-    /// A mail to several recipients of a notification batch; the bounce must name the recipient.
-    Multicast(NotificationBatchId),
-}
-
 impl TokenSigner {
     /// Derives one key for each use from the secret.
     pub fn new(secret: &[u8; 32]) -> TokenSigner {
         let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let key = |purpose: &str| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, purpose.as_bytes()).as_ref());
         TokenSigner {
+            pages: PageTokens::new(key),
+            consent: ConsentTokens::new(key),
+            references: ReturnAddresses::new(
+                REFERENCE_BASE,
+                Position::WholeLocalPart,
+                &[*secret],
+                Duration::from_secs(REFERENCE_DAYS * 86_400),
+            )
+            .expect("a mailbox and one secret are a configuration"),
+            returns: Vec::new(),
             links: key("unsubscribe"),
-            returns: key("return address"),
             passes: key("inbox"),
             claims: key("claim"),
         }
+    }
+
+    /// The tokens of hosted pages.
+    pub fn pages(&self) -> &PageTokens {
+        &self.pages
+    }
+
+    /// Adds return addresses at which the installation receives feedback. Mails have those added first; all are
+    /// verified.
+    ///
+    /// # Errors
+    /// The base address is not a mailbox.
+    pub fn with_return_addresses(mut self, base: &str, position: Position) -> Result<TokenSigner, ConfigurationError> {
+        self.returns.push(self.references.at(base, position)?);
+        Ok(self)
+    }
+
+    /// The return addresses of mails, if the installation receives feedback.
+    pub fn return_addresses(&self) -> Option<&ReturnAddresses> {
+        self.returns.first()
+    }
+
+    /// Verifies a return address of the installation.
+    ///
+    /// # Errors
+    /// The address is foreign, forged or expired.
+    pub fn verify_return_address(&self, address: &str, now: Timestamp) -> Result<VerifiedOrigin, VerifyError> {
+        let mut error = VerifyError::Foreign;
+        for addresses in &self.returns {
+            match addresses.verify(address, now) {
+                Err(VerifyError::Foreign) => {}
+                Err(found) => error = found,
+                Ok(origin) => return Ok(origin),
+            }
+        }
+        Err(error)
+    }
+
+    /// Return addresses with this base, behind its local part and a `+`.
+    ///
+    /// # Errors
+    /// The base address is not a mailbox.
+    pub fn return_addresses_at(&self, base: &str) -> Result<ReturnAddresses, ConfigurationError> {
+        self.references.at(base, Position::Subaddress)
+    }
+
+    /// The tokens of consents.
+    pub fn consent(&self) -> &ConsentTokens {
+        &self.consent
     }
 
     /// The token of an unsubscribe link; letters, digits, `-` and `_`.
@@ -134,59 +201,20 @@ impl TokenSigner {
         devices.any(is_ours).then_some(expires_at)
     }
 
-    /// Return path for bounces (VERP): `base` with the subject and its signature after a `+`.
-    pub fn return_address(&self, base: &str, returned: Returned) -> String {
-        let (local, domain) = base.rsplit_once('@').unwrap_or((base, "localhost"));
-        format!("{local}+{}@{domain}", self.sealed(returned))
+    /// The reference to a mail that a provider returns with its events: the code of a return address. `None` if the
+    /// clock is out of range.
+    pub fn reference(&self, origin: &Origin, now: Timestamp) -> Option<String> {
+        let address = self.references.issue(origin, now).ok()?;
+        address.strip_suffix(REFERENCE_DOMAIN).map(str::to_owned)
     }
 
-    /// The subject of a return address, in any case of letters; `None` without a valid signature.
-    pub fn verify_return_address(&self, address: &str) -> Option<Returned> {
-        let (local, _) = address.rsplit_once('@')?;
-        let (_, sealed) = local.rsplit_once('+')?;
-        let sealed = sealed.to_ascii_lowercase();
-        let mut parts = sealed.split('-');
-        let batch = NotificationBatchId(u64::from_str_radix(parts.next()?, 36).ok()?);
-        let second = parts.next()?;
-        let returned = match parts.next() {
-            Some(_) => {
-                let ordinal = u32::from_str_radix(second, 36).ok()?;
-                Returned::Notification(NotificationId { batch, ordinal })
-            }
-            None => Returned::Multicast(batch),
-        };
-        is_same(&self.sealed(returned), &sealed).then_some(returned)
+    /// The content of a reference whose signature is valid.
+    ///
+    /// # Errors
+    /// The reference is foreign, forged or expired.
+    pub fn verify_reference(&self, text: &str, now: Timestamp) -> Result<VerifiedOrigin, VerifyError> {
+        self.references.verify(&format!("{text}{REFERENCE_DOMAIN}"), now)
     }
-
-    fn sealed(&self, returned: Returned) -> String {
-        let what = match returned {
-            Returned::Notification(id) => format!("{}-{}", base36(id.batch.0), base36(id.ordinal.into())),
-            Returned::Multicast(batch) => base36(batch.0),
-        };
-        let tag = hmac::sign(&self.returns, what.as_bytes());
-        // Relays may change the case of letters, so only one case is used.
-        let letters =
-            tag.as_ref().iter().map(|byte| char::from(b"abcdefghijklmnopqrstuvwxyz234567"[usize::from(byte % 32)]));
-        let letters: String = letters.take(RETURN_LETTERS).collect();
-        format!("{what}-{letters}")
-    }
-}
-
-/// Compares in constant time.
-fn is_same(ours: &str, theirs: &str) -> bool {
-    ours.len() == theirs.len() && ours.bytes().zip(theirs.bytes()).fold(0, |other, (a, b)| other | (a ^ b)) == 0
-}
-
-fn base36(mut number: u64) -> String {
-    let mut digits = Vec::with_capacity(13);
-    loop {
-        digits.push(b"0123456789abcdefghijklmnopqrstuvwxyz"[(number % 36) as usize]);
-        number /= 36;
-        if number == 0 {
-            break;
-        }
-    }
-    digits.iter().rev().map(|digit| char::from(*digit)).collect()
 }
 
 #[cfg(test)]
@@ -271,36 +299,5 @@ mod tests {
             assert_eq!(ours.verify_inbox_pass(wrong), None, "{wrong}");
         }
         assert_eq!(theirs.verify_inbox_pass(&text), None);
-    }
-
-    #[test]
-    fn return_addresses_are_known_and_cannot_be_made() {
-        let (ours, theirs) = (TokenSigner::new(&[7; 32]), TokenSigner::new(&[8; 32]));
-        let one = Returned::Notification(NotificationId { batch: NotificationBatchId(3), ordinal: 41 });
-        let most = Returned::Notification(NotificationId { batch: NotificationBatchId(u64::MAX), ordinal: u32::MAX });
-        let many = Returned::Multicast(NotificationBatchId(3));
-        for returned in [one, most, many] {
-            let base = format!("{}@example.org", "b".repeat(RETURN_LOCAL_MAX));
-            let address = ours.return_address(&base, returned);
-            assert!(address.rsplit_once('@').is_some_and(|(local, _)| local.len() <= 64), "{address}");
-            assert_eq!(ours.verify_return_address(&address), Some(returned));
-            assert_eq!(ours.verify_return_address(&address.to_uppercase()), Some(returned));
-            assert_eq!(theirs.verify_return_address(&address), None);
-        }
-        let address = ours.return_address("b+c@example.org", one);
-        assert_eq!(ours.verify_return_address(&address), Some(one), "{address}");
-        let of_many = ours.return_address("b@example.org", many);
-        for wrong in [
-            "b@example.org",
-            "b+3-15@example.org",
-            "b+3-15-aaaaaaaaaaaaaaaaaaaa@example.org",
-            &address.replace("+3-", "+4-"),
-            &address.replace("+3-15-", "+3-"),
-            &of_many.replace("+3-", "+3-15-"),
-            &address.replace("-15-", "-015-"),
-            "",
-        ] {
-            assert_eq!(ours.verify_return_address(wrong), None, "{wrong}");
-        }
     }
 }

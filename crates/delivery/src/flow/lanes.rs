@@ -1,6 +1,6 @@
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
+    collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -16,9 +16,12 @@ use tokio::time::Instant;
 use super::{
     breaker::{Breaker, BreakerState},
     line::{AgingQueue, Waits},
+    provider_pace::HoldBack,
+    providers::{LaneProvider, Providers},
     rate::Meter,
+    warm_up::Answers,
 };
-use crate::channel::{Destination, DestinationState};
+use crate::channel::{Destination, DestinationState, HeldBackMail};
 
 /// Room of a lane, at least, however full the queue is.
 const LANE_ROOM_MIN: usize = 16;
@@ -42,6 +45,8 @@ const SLOW: u32 = 8;
 /// Interval at which continued failure is logged again.
 const LOG_INTERVAL: Duration = Duration::from_secs(900);
 const REASON_CHARS_MAX: usize = 200;
+/// A provider is listed for so long after it last held mail back, and for the time of its pause.
+const HELD_BACK_LISTED: Duration = Duration::from_secs(15 * 60);
 /// A destination without a message in flight for this long, although messages wait and may leave, is reported.
 const STALLED: Duration = Duration::from_secs(60);
 
@@ -52,6 +57,8 @@ pub(crate) enum Signal {
     Fine,
     /// It was not contacted.
     Unasked,
+    /// It answered with a failure of this message alone. For mailbox providers.
+    Answered,
     /// It asks for a lower rate, or for a pause.
     Slower(Option<Duration>),
     /// It answered that it is broken.
@@ -60,6 +67,8 @@ pub(crate) enum Signal {
     Overloaded(String),
     /// It did not answer.
     Silent(String),
+    /// A mailbox provider holds mail back, with its reply.
+    HeldBack(HoldBack, String),
 }
 
 /// Scheduler of all waiting messages, with one queue (lane) per destination.
@@ -84,12 +93,16 @@ pub(crate) struct Lanes<T> {
     meter: Option<Meter>,
     usual: Option<Duration>,
     last_sweep: Option<Instant>,
+    /// If the destinations are mailbox providers.
+    providers: Option<Box<Providers>>,
 }
 
 #[derive(Clone)]
 struct DestinationLane<T> {
     waiting: AgingQueue<T>,
     busy: usize,
+    /// Messages in `busy` that a session sent ahead, while it waits for the answer to another message.
+    ahead: usize,
     state: LaneState,
     /// Whether its key is in `turns`. A key stays there when its lane is emptied, and is skipped then.
     in_turns: bool,
@@ -104,6 +117,7 @@ struct DestinationLane<T> {
     used: Instant,
     /// When a message last left or was answered, or when the first message came into the empty lane.
     moved: Instant,
+    provider: Option<Box<LaneProvider>>,
 }
 
 /// State of a destination's queue. Each state names the event that ends it, so no message waits without one.
@@ -161,6 +175,10 @@ pub(crate) enum Event {
     Paused { pause: Duration, reason: Box<str>, failures: u32, log: bool },
     /// It works again.
     Back { after: Duration },
+    /// A mailbox provider holds mail back. `log`: it was not logged recently.
+    HeldBack { pause: Duration, said: Box<str>, log: bool },
+    /// A mailbox provider takes mail at the full rate again.
+    Recovered { after: Duration },
 }
 
 impl<T: Waits> DestinationLane<T> {
@@ -168,6 +186,7 @@ impl<T: Waits> DestinationLane<T> {
         DestinationLane {
             waiting: AgingQueue::new(),
             busy: 0,
+            ahead: 0,
             state: LaneState::Empty,
             in_turns: false,
             pace: match flow.pace {
@@ -183,7 +202,14 @@ impl<T: Waits> DestinationLane<T> {
             reason: None,
             used: now,
             moved: now,
+            provider: None,
         }
+    }
+
+    /// Most messages in flight.
+    fn limit(&self) -> usize {
+        let by_pace = self.provider.as_ref().map_or(usize::MAX, |provider| provider.pace.limit());
+        self.pace.limit().min(by_pace)
     }
 
     fn is_active(&self) -> bool {
@@ -192,7 +218,8 @@ impl<T: Waits> DestinationLane<T> {
 
     /// End of the pause in which nothing may leave.
     fn paused_until(&self, now: Instant) -> Option<Instant> {
-        let paused = self.paused_until.filter(|until| *until > now);
+        let held_back = self.provider.as_ref().and_then(|provider| provider.pace.paused_until(now));
+        let paused = self.paused_until.filter(|until| *until > now).max(held_back);
         match self.breaker.state(now) {
             BreakerState::Paused(until) => Some(paused.map_or(until, |paused| paused.max(until))),
             _ => paused,
@@ -207,8 +234,15 @@ impl<T: Waits> DestinationLane<T> {
         if self.meter.as_ref().is_some_and(|meter| meter.wait(now).is_some()) {
             return None;
         }
-        let paused_until = self.paused_until.max(self.breaker.until());
+        let held_until = self.provider.as_ref().and_then(|provider| provider.pace.pause_end());
+        let paused_until = self.paused_until.max(self.breaker.until()).max(held_until);
         Some(now.saturating_duration_since(paused_until.map_or(self.moved, |until| until.max(self.moved))))
+    }
+
+    /// Messages of one priority that may wait here, if `free` may by the free room of the queue.
+    fn room(&self, free: usize) -> usize {
+        let by_pace = self.provider.as_ref().map_or(usize::MAX, |provider| provider.pace.room());
+        free.min(by_pace).max(LANE_ROOM_MIN)
     }
 
     /// Expected time until the waiting messages have left.
@@ -216,7 +250,8 @@ impl<T: Waits> DestinationLane<T> {
         let count = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         let by_latency = self.pace.latency().map(|latency| latency * count / self.pace.limit().max(1) as u32);
         let by_rate = self.meter.as_ref().map(|meter| meter.span(self.waiting.len()));
-        by_latency.max(by_rate)
+        let by_pace = self.provider.as_ref().and_then(|provider| provider.pace.interval());
+        by_latency.max(by_rate).max(by_pace.map(|each| each.saturating_mul(count)))
     }
 }
 
@@ -237,7 +272,19 @@ impl<T: Waits> Lanes<T> {
             meter: None,
             usual: None,
             last_sweep: None,
+            providers: None,
         }
+    }
+
+    /// A scheduler whose lanes are mailbox providers. Their pace replaces the circuit breaker.
+    pub fn of_providers(providers: Providers, flow: Flow, sessions: usize, room: usize) -> Self {
+        let flow = Flow { failures_before_pause: 0, pace: application::Pace::Fixed, ..flow };
+        Lanes { providers: Some(Box::new(providers)), ..Lanes::new(flow, sessions, room) }
+    }
+
+    /// The state of all mailbox providers.
+    pub fn providers_mut(&mut self) -> Option<&mut Providers> {
+        self.providers.as_deref_mut()
     }
 
     /// Sets the rate limit of all messages together.
@@ -264,7 +311,13 @@ impl<T: Waits> Lanes<T> {
     pub fn push(&mut self, key: &Arc<str>, item: T, now: Instant) -> Pushed<T> {
         if !self.lanes.contains_key(key) {
             self.sweep(now);
-            self.lanes.insert(key.clone(), DestinationLane::new(&self.flow, now));
+            let mut lane = DestinationLane::new(&self.flow, now);
+            if let Some(providers) = &self.providers {
+                let provider = providers.lane(key, now);
+                lane.pace = AdaptiveConcurrency::fixed(provider.pace.limit());
+                lane.provider = Some(Box::new(provider));
+            }
+            self.lanes.insert(key.clone(), lane);
         }
         let priority = item.priority();
         if let Some(wait) = self.hold(key, priority, now) {
@@ -272,7 +325,7 @@ impl<T: Waits> Lanes<T> {
         }
         let free = self.room.saturating_sub(self.waiting);
         let lane = self.lanes.get_mut(key).expect("it was put there if it was missing");
-        if lane.waiting.len_of(priority) >= free.max(LANE_ROOM_MIN) {
+        if lane.waiting.len_of(priority) >= lane.room(free) {
             return Pushed::NoRoom(item, None);
         }
         self.active += usize::from(!lane.is_active());
@@ -283,7 +336,16 @@ impl<T: Waits> Lanes<T> {
         lane.used = now;
         self.waiting += 1;
         let has_new_turn = Self::update_turn(&mut self.turns, key, lane);
-        Pushed::Waits { wake: has_new_turn || lane.busy + lane.waiting.len() <= lane.pace.limit() }
+        Pushed::Waits { wake: has_new_turn || lane.busy + lane.waiting.len() <= lane.limit() }
+    }
+
+    /// Puts a message back that was taken and did not leave. It is never refused.
+    pub fn push_front(&mut self, key: &Arc<str>, item: T) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        self.active += usize::from(!lane.is_active());
+        lane.waiting.push_front(item);
+        self.waiting += 1;
+        Self::update_turn(&mut self.turns, key, lane);
     }
 
     /// Updates the state of a lane after any change of its waiting messages. Returns whether the lane got a turn.
@@ -314,12 +376,26 @@ impl<T: Waits> Lanes<T> {
             BreakerState::Trial if lane.is_active() => return Some(TRIAL_PAUSE),
             _ => {}
         }
+        if let (Some(provider), Some(providers)) = (&lane.provider, &self.providers)
+            && let Some(wait) = providers.hold(&provider.label, now)
+            && wait > SHORT_PAUSE
+        {
+            return Some(wait);
+        }
         let free = self.room.saturating_sub(self.waiting);
-        if lane.waiting.len_of(priority) < free.max(LANE_ROOM_MIN) {
+        if lane.waiting.len_of(priority) < lane.room(free) {
             return None;
         }
         // A lane that makes progress has room soon; its sender waits for it.
         lane.drained().filter(|time| *time >= RETURN_MIN).map(|time| (time / 2).clamp(RETURN_MIN, RETURN_MAX))
+    }
+
+    /// As [`hold`](Lanes::hold), for a message that waits in the journal: those for one provider are due one after the
+    /// other, at its pace.
+    pub fn book(&mut self, key: &str, priority: Priority, now: Instant) -> Option<Duration> {
+        let wait = self.hold(key, priority, now)?;
+        let provider = self.lanes.get_mut(key).and_then(|lane| lane.provider.as_mut());
+        Some(provider.map_or(wait, |provider| provider.book(wait, now)))
     }
 
     /// Delay of a message without room, in a lane that was expected to make progress.
@@ -328,8 +404,34 @@ impl<T: Waits> Lanes<T> {
         (drained / 2).clamp(RETURN_MIN, RETURN_MAX)
     }
 
-    /// The next message that may leave.
+    /// The next message that may leave through a free session.
     pub fn take(&mut self, now: Instant) -> Take<T> {
+        self.take_as(None, now)
+    }
+
+    /// The next message that a session may send ahead while it waits for an answer of the lane `current`. It occupies
+    /// no session until [`promote`](Lanes::promote).
+    ///
+    /// Sending ahead changes no share of the sessions: mostly the message is for the same destination. None is sent
+    /// ahead to a slow destination, since others would wait for it.
+    pub fn take_ahead(&mut self, current: &str, now: Instant) -> Take<T> {
+        self.take_as(Some(current), now)
+    }
+
+    /// Counts a message that was sent ahead as one that occupies its session.
+    pub fn promote(&mut self, key: &Arc<str>) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        lane.ahead = lane.ahead.saturating_sub(1);
+        self.busy += 1;
+        self.slow_busy += usize::from(lane.slow);
+    }
+
+    /// Whether a destination is slow.
+    pub fn is_slow(&self, key: &str) -> bool {
+        self.lanes.get(key).is_some_and(|lane| lane.slow)
+    }
+
+    fn take_as(&mut self, ahead_of: Option<&str>, now: Instant) -> Take<T> {
         while let Some(Reverse((at, _))) = self.parked.peek()
             && *at <= now
         {
@@ -352,7 +454,7 @@ impl<T: Waits> Lanes<T> {
             if lane.state != LaneState::Queued {
                 continue;
             }
-            let ready = self.ready(&key, now);
+            let ready = self.ready(&key, ahead_of, now);
             let lane = self.lanes.get_mut(&key).expect("it was there just now");
             match ready {
                 Ready::Later => drop(Self::update_turn(&mut self.turns, &key, lane)),
@@ -372,14 +474,19 @@ impl<T: Waits> Lanes<T> {
                     if let Some(meter) = &mut lane.meter {
                         meter.count(now);
                     }
+                    Self::count(&mut self.providers, lane, now);
                     self.waiting -= 1;
-                    self.busy += 1;
-                    self.slow_busy += usize::from(lane.slow);
+                    if ahead_of.is_some() {
+                        lane.ahead += 1;
+                    } else {
+                        self.busy += 1;
+                        self.slow_busy += usize::from(lane.slow);
+                    }
                     if let Some(meter) = &mut self.meter {
                         meter.count(now);
                     }
                     // It would only be found full at its turn.
-                    if lane.busy >= lane.pace.limit() {
+                    if lane.busy >= lane.limit() {
                         lane.state = LaneState::Full;
                     }
                     Self::update_turn(&mut self.turns, &key, lane);
@@ -396,13 +503,18 @@ impl<T: Waits> Lanes<T> {
         let mut taken = Vec::new();
         let Some(lane) = self.lanes.get_mut(key) else { return taken };
         let meters = [&self.meter, &lane.meter].into_iter().flatten();
-        let most = meters.map(|meter| meter.most() - 1).fold(most, usize::min);
+        let mut most = meters.map(|meter| meter.most() - 1).fold(most, usize::min);
+        if let (Some(provider), Some(providers)) = (&lane.provider, &self.providers) {
+            most = most.min(provider.pace.recipients_max() - 1);
+            most = most.min(providers.recipients_max(&provider.label, now));
+        }
         while taken.len() < most
             && let Some(line) = lane.waiting.front()
             && line.front().is_some_and(&like)
             && let Some(item) = line.pop_front()
         {
             [&mut self.meter, &mut lane.meter].into_iter().flatten().for_each(|meter| meter.count(now));
+            Self::count(&mut self.providers, lane, now);
             taken.push(item);
         }
         self.waiting -= taken.len();
@@ -410,27 +522,59 @@ impl<T: Waits> Lanes<T> {
         taken
     }
 
-    fn ready(&self, key: &str, now: Instant) -> Ready {
+    /// Counts a recipient of a mailbox provider whose mail leaves now.
+    fn count(providers: &mut Option<Box<Providers>>, lane: &mut DestinationLane<T>, now: Instant) {
+        if let (Some(provider), Some(providers)) = (&mut lane.provider, providers) {
+            provider.pace.take(now);
+            providers.reserve(&provider.label);
+        }
+    }
+
+    fn ready(&self, key: &str, ahead_of: Option<&str>, now: Instant) -> Ready {
         let lane = &self.lanes[key];
         if let Some(until) = lane.paused_until(now) {
             return Ready::At(until);
         }
         let careful = lane.breaker.is_silent() || lane.breaker.state(now) == BreakerState::Trial;
-        let limit = if careful { 1 } else { lane.pace.limit() };
+        let limit = if careful { 1 } else { lane.limit() };
         if lane.busy >= limit {
             return Ready::Full;
+        }
+        if let (Some(provider), Some(providers)) = (&lane.provider, &self.providers)
+            && let Some(at) = provider.pace.wait(now).max(providers.wait(&provider.label, now))
+        {
+            return Ready::At(at);
         }
         if let Some(at) = lane.meter.as_ref().and_then(|meter| meter.wait(now)) {
             return Ready::At(at);
         }
         let idle = self.sessions.saturating_sub(self.busy);
+        let sessions = lane.busy - lane.ahead;
         let fits = match self.active {
+            _ if ahead_of.is_some() && lane.slow => false,
+            active if ahead_of == Some(key) => active <= 1 || sessions <= idle + 1,
+            _ if ahead_of.is_some() => idle == 0 && lane.busy == 0,
             // A single session cannot be kept in reserve.
-            ..=1 => self.sessions == 1 || lane.busy < self.sessions - (self.sessions / 8).max(1),
+            ..=1 => self.sessions == 1 || sessions < self.sessions - (self.sessions / 8).max(1),
             _ if lane.slow && self.sessions > 1 && self.slow_busy >= self.sessions / 2 => false,
-            _ => lane.busy == 0 || lane.busy < idle,
+            _ => sessions == 0 || sessions < idle,
         };
         if fits { Ready::Now } else { Ready::Later }
+    }
+
+    /// Records the answers to the recipients of a mail, before `done`.
+    pub fn settle(&mut self, key: &Arc<str>, answers: Answers, now: Instant) {
+        let provider = self.lanes.get(key).and_then(|lane| lane.provider.as_ref());
+        if let (Some(provider), Some(providers)) = (provider, &mut self.providers) {
+            providers.settle(&provider.label, answers, now);
+        }
+    }
+
+    /// Records that a later server reports delayed mail for a destination.
+    pub fn delayed(&mut self, key: &str, said: &str, now: Instant) {
+        if let Some(provider) = self.lanes.get_mut(key).and_then(|lane| lane.provider.as_mut()) {
+            provider.pace.held_back(HoldBack::Delayed, said, now, 0.0);
+        }
     }
 
     /// Records a finished attempt and its duration. `jitter` is from 0 to 1.
@@ -453,16 +597,43 @@ impl<T: Waits> Lanes<T> {
         let mut away = None;
         match signal {
             Signal::Unasked => {}
+            Signal::Answered => {
+                lane.pace.answered(now, latency, true, full);
+                if let Some(provider) = &mut lane.provider {
+                    provider.pace.answered(now, false);
+                }
+            }
             Signal::Fine => {
                 lane.pace.answered(now, latency, true, full);
                 self.usual = Some(usual.map_or(latency, |usual| (usual * 63 + latency) / 64));
                 lane.breaker.record_success();
                 // A pause that was logged is over, even if the destination asked for a lower rate in between.
-                if lane.logged_at.take().is_some() {
+                let is_held_back = lane.provider.as_ref().is_some_and(|provider| provider.pace.holds_back());
+                if !is_held_back && lane.logged_at.take().is_some() {
                     let after = lane.failing_since.map_or(Duration::ZERO, |since| now - since);
                     done.event = Some(Event::Back { after });
                 }
                 (lane.failing_since, lane.reason) = (None, None);
+                if let Some(provider) = &mut lane.provider
+                    && let Some(after) = provider.pace.answered(now, true)
+                {
+                    lane.logged_at = None;
+                    done.event = Some(Event::Recovered { after });
+                }
+            }
+            Signal::HeldBack(kind, said) => {
+                lane.pace.answered(now, latency, true, full);
+                let pause =
+                    lane.provider.as_mut().and_then(|provider| provider.pace.held_back(kind, &said, now, jitter));
+                if let Some(pause) = pause {
+                    let log = lane.logged_at.is_none_or(|at| now - at >= LOG_INTERVAL);
+                    if log {
+                        lane.logged_at = Some(now);
+                    }
+                    let said = said.chars().take(REASON_CHARS_MAX).collect::<String>().into();
+                    done.event = Some(Event::HeldBack { pause, said, log });
+                    away = (pause > SHORT_PAUSE).then_some(pause);
+                }
             }
             Signal::Slower(wait) => {
                 lane.pace.answered(now, latency, false, full);
@@ -498,18 +669,52 @@ impl<T: Waits> Lanes<T> {
             done.after = after;
             self.waiting -= done.returned.len();
         }
+        let label = lane.provider.as_ref().map(|provider| provider.label.clone());
         self.active -= usize::from(!lane.is_active());
         // One slow answer does not make a destination slow; the usual time is the average of all destinations.
         let slow = lane.breaker.failures() > 0
             || lane.pace.latency().zip(usual).is_some_and(|(own, usual)| own > usual * SLOW + SHORT_PAUSE / 100);
         if slow != lane.slow {
             lane.slow = slow;
-            self.slow_busy = if slow { self.slow_busy + lane.busy } else { self.slow_busy.saturating_sub(lane.busy) };
+            let sessions = lane.busy - lane.ahead;
+            self.slow_busy = if slow { self.slow_busy + sessions } else { self.slow_busy.saturating_sub(sessions) };
         }
         // Whether it may leave is checked at its turn.
         lane.state = LaneState::Queued;
         Self::update_turn(&mut self.turns, key, lane);
+        if let Some(label) = label {
+            self.drain_used_up(&label, now, &mut done);
+        }
         done
+    }
+
+    /// Removes the waiting messages of all providers whose warm-up allows no more today, and says when they are due.
+    pub fn drain_all_used_up(&mut self, now: Instant) -> AttemptEffect<T> {
+        let waiting = self.lanes.values().filter(|lane| !lane.waiting.is_empty());
+        let labels: BTreeSet<Arc<str>> =
+            waiting.filter_map(|lane| Some(lane.provider.as_ref()?.label.clone())).collect();
+        let mut done = AttemptEffect { returned: Vec::new(), after: Duration::ZERO, event: None };
+        labels.iter().for_each(|label| self.drain_used_up(label, now, &mut done));
+        done
+    }
+
+    /// Returns the waiting messages of a provider whose warm-up allows no more today: they would wait for hours.
+    fn drain_used_up(&mut self, label: &str, now: Instant, done: &mut AttemptEffect<T>) {
+        let wait = self.providers.as_ref().and_then(|providers| providers.hold(label, now));
+        let Some(wait) = wait.filter(|wait| *wait > SHORT_PAUSE) else { return };
+        for (key, lane) in &mut self.lanes {
+            let is_same = lane.provider.as_ref().is_some_and(|provider| *provider.label == *label);
+            if !is_same || lane.waiting.is_empty() {
+                continue;
+            }
+            let returned = lane.waiting.drain();
+            let before = done.returned.len();
+            done.returned.extend(returned);
+            self.waiting -= done.returned.len() - before;
+            self.active -= usize::from(!lane.is_active());
+            Self::update_turn(&mut self.turns, key, lane);
+        }
+        done.after = done.after.max(wait);
     }
 
     /// Removes all waiting messages.
@@ -536,7 +741,9 @@ impl<T: Waits> Lanes<T> {
         self.last_sweep = Some(now);
         // A lane that has a turn or is parked has messages, so it is active.
         self.lanes.retain(|_, lane| {
-            let calm = lane.breaker.failures() == 0 && lane.paused_until(now).is_none() && now - lane.used >= FORGOTTEN;
+            let is_held_back = lane.provider.as_ref().is_some_and(|provider| provider.pace.holds_back());
+            let has_failures = lane.breaker.failures() > 0 || lane.paused_until(now).is_some() || is_held_back;
+            let calm = !has_failures && now - lane.used >= FORGOTTEN;
             lane.is_active() || lane.in_turns || !(calm || crowded)
         });
     }
@@ -552,7 +759,13 @@ impl<T: Waits> Lanes<T> {
 
     /// A destination is stalled if messages wait and may leave, but none has left for a minute.
     fn state_of(&self, lane: &DestinationLane<T>, now: Instant) -> DestinationState {
-        let is_paced = self.meter.as_ref().is_some_and(|meter| meter.wait(now).is_some());
+        let mut is_paced = self.meter.as_ref().is_some_and(|meter| meter.wait(now).is_some());
+        if let (Some(provider), Some(providers)) = (&lane.provider, &self.providers) {
+            is_paced |= provider.pace.wait(now).is_some() || providers.wait(&provider.label, now).is_some();
+            if provider.pace.paused_until(now).is_some() {
+                return DestinationState::Paused;
+            }
+        }
         if !is_paced && lane.unserved(now).is_some_and(|time| time >= STALLED) {
             return DestinationState::Stalled;
         }
@@ -573,16 +786,56 @@ impl<T: Waits> Lanes<T> {
             .map(|(key, lane)| Destination {
                 name: key.to_string(),
                 state: self.state_of(lane, now),
-                concurrency: lane.pace.limit() as u32,
+                concurrency: lane.limit() as u32,
                 busy: lane.busy as u32,
                 waiting: lane.waiting.len() as u32,
                 latency: lane.pace.latency(),
                 failures: lane.breaker.failures(),
                 failing_for: lane.failing_since.map(|since| now - since),
                 paused_for: lane.paused_until(now).map(|until| until - now),
-                reason: lane.reason.as_ref().map(|reason| reason.to_string()),
+                reason: self.reason(lane, now),
             })
             .collect()
+    }
+
+    /// The latest failure of a destination, or the limit of a provider.
+    fn reason(&self, lane: &DestinationLane<T>, now: Instant) -> Option<String> {
+        let provider = lane.provider.as_ref();
+        let said = provider.and_then(|provider| provider.pace.said());
+        said.or(lane.reason.as_deref()).map(str::to_owned).or_else(|| {
+            let (provider, providers) = (provider?, self.providers.as_ref()?);
+            providers.warm_up_reached(&provider.label, now)
+        })
+    }
+
+    /// The mailbox providers that hold mail back, those with the longest pause first.
+    pub fn held_back(&self, now: Instant) -> Vec<HeldBackMail> {
+        let held_back = |(key, lane): (&Arc<str>, &DestinationLane<T>)| {
+            let pace = &lane.provider.as_ref()?.pace;
+            let paused_for = pace.paused_until(now).map(|until| until - now);
+            let is_recent = pace.held_at().is_some_and(|at| now - at < HELD_BACK_LISTED);
+            (is_recent || paused_for.is_some()).then_some(())?;
+            Some(HeldBackMail {
+                provider: key.to_string(),
+                lasted: pace.held_since().map(|since| now - since)?,
+                paused_for,
+                interval: pace.interval(),
+                waiting: lane.waiting.len() as u32,
+                said: pace.said().unwrap_or_default().to_owned(),
+            })
+        };
+        let mut found: Vec<HeldBackMail> = self.lanes.iter().filter_map(held_back).collect();
+        found.sort_by(|one, other| (other.paused_for, &one.provider).cmp(&(one.paused_for, &other.provider)));
+        found
+    }
+
+    /// Number of providers that hold mail back, by label.
+    pub fn held_back_counts(&self) -> BTreeMap<Arc<str>, u32> {
+        let mut counts = BTreeMap::new();
+        for provider in self.lanes.values().filter_map(|lane| lane.provider.as_ref()) {
+            *counts.entry(provider.label.clone()).or_insert(0) += u32::from(provider.pace.holds_back());
+        }
+        counts
     }
 }
 

@@ -33,6 +33,16 @@ impl Meter {
         }
     }
 
+    /// A limiter of one message in each interval, without a history.
+    pub(crate) fn every(interval: Duration) -> Meter {
+        Meter::new(Rate { messages: 1, per: interval })
+    }
+
+    /// This limiter with the history of another.
+    pub(crate) fn after(self, before: &Meter) -> Meter {
+        Meter { due: before.due, ..self }
+    }
+
     /// When a message may leave: `None` for now.
     pub fn wait(&self, now: Instant) -> Option<Instant> {
         let at = self.due?.checked_sub(self.ahead)?;

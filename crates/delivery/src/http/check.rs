@@ -20,6 +20,7 @@ impl Options for HttpOptions {
         }
         problems.extend(Form::read(&options, &options.with).err().unwrap_or_default());
         problems.extend(Answers::read(&options.answers).err().unwrap_or_default());
+        problems.extend(options.feedback.iter().flat_map(|feedback| feedback.problems(false)));
         problems.extend(options.client.certificates.problems());
         problems
     }

@@ -15,6 +15,7 @@ mod exchange; // HTTP/1.1 client: one request and its response
 mod options; // options of the protocol
 mod recipes; // presets for known services
 pub(crate) mod request; // formats requests
+mod receipts; // requests for delivery receipts of SMS services
 mod recipients; // one request for many recipients
 pub(crate) mod response; // responses, and their verdict by status
 mod send; // the sessions' loop: messages in, answers out
@@ -59,6 +60,7 @@ pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
         ("with", SecretShape::Except(&["account", "from", "server", "type"])),
         ("body", SecretShape::Named),
         ("recipients", SecretShape::Named),
+        ("feedback.key", SecretShape::Whole),
     ],
     is_endpoint,
     send_port: Some(SendPortDescription {

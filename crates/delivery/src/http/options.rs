@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::client::ClientOptions;
+use crate::feedback_options::FeedbackOptions;
 
 /// Options of a channel with the protocol `http`.
 #[derive(Clone, Deserialize, JsonSchema)]
@@ -38,6 +39,9 @@ pub struct HttpOptions {
     pub secret: Option<String>,
     /// Further header fields for every request, with placeholders.
     pub headers: BTreeMap<String, String>,
+    /// Webhooks by which an SMS service reports receipts and replies. With the recipes `twilio` and `vonage`, each
+    /// message then asks for its receipt.
+    pub feedback: Option<FeedbackOptions>,
     /// The client.
     #[serde(flatten)]
     pub client: ClientOptions,
@@ -57,6 +61,7 @@ impl Default for HttpOptions {
             password: None,
             secret: None,
             headers: BTreeMap::new(),
+            feedback: None,
             client: ClientOptions::default(),
         }
     }

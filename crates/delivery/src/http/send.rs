@@ -15,6 +15,7 @@ use super::{
     connect::{Connections, Dial, Target},
     exchange::{BODY_BYTES_MAX, JUDGED_BODY_BYTES_MAX, ResponseLimits},
     options::HttpOptions,
+    receipts::ask_for_receipts,
     recipes::complete,
     recipients::Sharing,
     request::{Form, Request},
@@ -53,7 +54,8 @@ impl HttpSender {
         context: &Context,
         queue: Arc<Queue>,
     ) -> Self {
-        let options = complete(&options).expect("checked options have a recipe");
+        let mut options = complete(&options).expect("checked options have a recipe");
+        ask_for_receipts(&mut options, name, context);
         let signer =
             options.secret.as_deref().map(|secret| Signer::new(secret).expect("checked options have good secrets"));
         let form = Form::read(&options, &options.with).expect("checked options make a request");

@@ -1,5 +1,9 @@
 use std::time::Duration;
 
+use tocsin_feedback::{
+    Class,
+    session::{self, Command},
+};
 use tocsin_model::receipt::{Disposition, Reason, ReasonKind};
 
 /// A reply of the server: RFC 5321, 4.2.
@@ -32,12 +36,6 @@ impl Reply {
         Reason::new(kind, format!("{doing}: {}", self.words()))
     }
 
-    /// Whether its enhanced status code (RFC 3463) says that the mailbox does not exist.
-    fn is_unknown_mailbox(&self) -> bool {
-        let status = self.text.split_whitespace().next().unwrap_or_default();
-        matches!(status, "5.1.1" | "5.1.2" | "5.1.3" | "5.1.6" | "5.1.10")
-    }
-
     fn wants_authentication(&self) -> bool {
         matches!(self.code, 454 | 530 | 534 | 535 | 538)
     }
@@ -62,11 +60,25 @@ pub(super) fn classify(stage: Stage, reply: &Reply) -> Disposition {
         (530 | 534 | 535 | 538, _) => deferred(ReasonKind::Authentication),
         // Too many recipients for now: RFC 5321, 4.5.3.1.10.
         (552, Stage::Recipient) => deferred(ReasonKind::Answer),
-        (500..=599, Stage::Recipient) if reply.is_unknown_mailbox() => {
-            Disposition::Refused { reason: Reason::new(ReasonKind::Bounced, reply.words()) }
+        (500..=599, _) => {
+            Disposition::Refused { reason: Reason::new(refusal_kind(stage, &reply.words()), reply.words()) }
         }
-        (500..=599, _) => Disposition::Refused { reason: Reason::new(ReasonKind::Answer, reply.words()) },
         _ => deferred(ReasonKind::Answer),
+    }
+}
+
+/// Kind of a permanent refusal, by the classification of feedback.
+fn refusal_kind(stage: Stage, words: &str) -> ReasonKind {
+    let command = match stage {
+        // It concerns the sender.
+        Stage::Mail => return ReasonKind::Answer,
+        Stage::Recipient => Command::Recipient,
+        Stage::Data | Stage::Content => Command::Data,
+    };
+    match session::class(command, words) {
+        Class::Hard => ReasonKind::Bounced,
+        Class::Soft => ReasonKind::SoftBounced,
+        _ => ReasonKind::Answer,
     }
 }
 
@@ -209,7 +221,11 @@ mod tests {
         assert_eq!(kind(550, "5.1.1 <a@b>: User unknown"), Some(ReasonKind::Bounced));
         assert_eq!(kind(556, "5.1.10 the domain takes no mail"), Some(ReasonKind::Bounced));
         assert_eq!(kind(550, "5.7.1 no 5.1.1 here"), Some(ReasonKind::Answer));
-        assert_eq!(kind(550, "no such user"), Some(ReasonKind::Answer));
+        assert_eq!(kind(550, "no such user"), Some(ReasonKind::Bounced));
+        assert_eq!(kind(552, "5.2.2 mailbox full"), None, "too many recipients for now");
+        assert_eq!(kind(550, "5.2.2 mailbox full"), Some(ReasonKind::SoftBounced));
+        assert_eq!(refusal_kind(Stage::Content, "550 5.1.1 no such user"), ReasonKind::Bounced);
+        assert_eq!(refusal_kind(Stage::Mail, "550 5.1.1 no such user"), ReasonKind::Answer);
         assert_eq!(kind(450, "5.1.1 later"), None);
     }
 

@@ -15,6 +15,8 @@ use serde::Deserialize;
 use tocsin_connect::files::Files;
 use tocsin_model::problem::{Code, Problem};
 
+use crate::mail_sender::MailKey;
+
 /// Signed header fields, and whether a field added later breaks the signature ("oversigned"). Fields that readers see
 /// or that decide how the mail is displayed are oversigned.
 const SIGNED: &[(&str, bool)] = &[
@@ -162,6 +164,12 @@ impl DkimKey {
         };
         let name = format!("{}._domainkey.{}", self.selector, self.domain);
         (name, format!("v=DKIM1; k={kind}; p={}", BASE64_STANDARD.encode(public)))
+    }
+
+    /// The public part.
+    pub fn public(&self) -> MailKey {
+        let (_, record) = self.record();
+        MailKey { selector: self.selector.clone(), domain: self.domain.clone(), record }
     }
 
     /// The signature header field of a mail, with its line end.

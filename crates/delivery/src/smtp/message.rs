@@ -65,24 +65,35 @@ pub(super) struct Pattern {
     dotted: bool,
 }
 
+/// Header field with the reference that a provider returns with its events.
+pub(super) type ReferenceField = (&'static str, String);
+
 /// The recipient of a mail with a single recipient.
 pub(super) struct MailRecipient<'a> {
     /// Address in wire form.
     pub address: &'a str,
     pub unsubscribe: Option<&'a str>,
+    /// Address to which any mail ends the subscription.
+    pub unsubscribe_address: Option<String>,
 }
 
 impl HeaderTemplate {
     /// Appends the mail in wire form to `out`: RFC 5322 and MIME, dots stuffed, with the final dot. A mail to several
     /// recipients names none of them in `To`.
-    pub fn write(&self, message: &Message, to: Option<MailRecipient<'_>>, out: &mut Vec<u8>) {
+    pub fn write(
+        &self,
+        message: &Message,
+        to: Option<MailRecipient<'_>>,
+        reference: Option<&ReferenceField>,
+        out: &mut Vec<u8>,
+    ) {
         let pattern = self.pattern(message);
         // Lines of the recipient begin with a field name, so they never begin with a dot.
         if self.keys.is_empty() && !pattern.dotted {
-            self.write_lines(message, to, &pattern, out);
+            self.write_lines(message, to, reference, &pattern, out);
         } else {
             let mut lines = Vec::new();
-            self.write_lines(message, to, &pattern, &mut lines);
+            self.write_lines(message, to, reference, &pattern, &mut lines);
             let signatures = dkim::sign(&self.keys, &lines, pattern.seconds);
             out.reserve(signatures.len() + lines.len() + lines.len() / 32 + 8);
             out.extend_from_slice(signatures.as_bytes());
@@ -92,7 +103,14 @@ impl HeaderTemplate {
     }
 
     /// Appends the mail in whole lines, without signatures.
-    fn write_lines(&self, message: &Message, to: Option<MailRecipient<'_>>, pattern: &Pattern, out: &mut Vec<u8>) {
+    fn write_lines(
+        &self,
+        message: &Message,
+        to: Option<MailRecipient<'_>>,
+        reference: Option<&ReferenceField>,
+        pattern: &Pattern,
+        out: &mut Vec<u8>,
+    ) {
         let Pattern { before, between, behind, .. } = pattern;
         out.reserve(before.len() + between.len() + behind.len() + 512);
         out.extend_from_slice(before);
@@ -104,9 +122,23 @@ impl HeaderTemplate {
         }
         out.extend_from_slice(between);
         write_field("Message-ID", &MessageId::new(message_id(&message.message_id, self.from.domain())), out);
-        if let Some(link) = to.and_then(|to| to.unsubscribe).filter(|_| self.list_unsubscribe) {
-            write_field("List-Unsubscribe", &Raw::new(format!("<{}>", clean(link))), out);
-            write_field("List-Unsubscribe-Post", &Raw::new("List-Unsubscribe=One-Click"), out);
+        if let Some(to) = to.filter(|_| self.list_unsubscribe) {
+            let link = to.unsubscribe.map(|link| format!("<{}>", clean(link)));
+            let address = to.unsubscribe_address.map(|address| format!("<mailto:{address}?subject=unsubscribe>"));
+            match (&link, address) {
+                (Some(link), Some(address)) => {
+                    write_field("List-Unsubscribe", &Raw::new(format!("{link}, {address}")), out);
+                }
+                (None, Some(address)) => write_field("List-Unsubscribe", &Raw::new(address), out),
+                (Some(link), None) => write_field("List-Unsubscribe", &Raw::new(link.as_str()), out),
+                (None, None) => {}
+            }
+            if link.is_some() {
+                write_field("List-Unsubscribe-Post", &Raw::new("List-Unsubscribe=One-Click"), out);
+            }
+        }
+        if let Some((name, value)) = reference {
+            write_field(name, &Raw::new(value.as_str()), out);
         }
         if let Some(place) = message.place.as_ref().filter(|_| self.trace_header) {
             write_field("X-Trace-Parent", &Raw::new(place.context.parent_text()), out);

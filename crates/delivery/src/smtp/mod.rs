@@ -4,6 +4,9 @@
 //! mail and the envelope of the next travel together: one round trip a mail. If a session fails before a mail's
 //! content was sent, the mail is sent again on a new session at once, and deferred after that.
 //!
+//! With `pacing` the queue has a lane for each mailbox provider, with its own rate, concurrency, back-off and warm-up.
+//! The answers to the recipients of a mail control the lane.
+//!
 //! A multicast is one mail with up to `recipients_max` recipients, whose addresses are only in the envelope. Each has
 //! its own answer: the server's reply to its RCPT, or to the content if RCPT was accepted.
 
@@ -17,6 +20,10 @@ mod header; // names and texts of header fields
 mod message; // formats a notification as a mail
 mod dkim; // DKIM signatures
 mod classify; // classifies the server's replies
+mod pacing; // options of pacing by mailbox provider
+mod mailbox_providers; // finds the mailbox provider of a domain by its mail exchangers
+mod hold_back; // recognizes replies by which a provider holds mail back
+mod pacer; // paces a channel by mailbox provider
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +44,7 @@ use crate::{
     channel::{Context, Opened},
     description::{ChannelResource, ProtocolDescription, behind_a_server, check_of, schema_of},
     pending::DeliveryContext,
-    queue::Queue,
+    queue::{LaneOf, Queue},
     running::{Running, single_lane},
 };
 
@@ -52,6 +59,7 @@ pub(crate) static PROTOCOL: ProtocolDescription = ProtocolDescription {
         ("password", SecretShape::Whole),
         ("servers.password", SecretShape::Whole),
         ("dkim.key", SecretShape::Whole),
+        ("feedback.key", SecretShape::Whole),
     ],
     is_endpoint: behind_a_server,
     send_port: None,
@@ -70,7 +78,27 @@ fn start(
     options: SmtpOptions,
     dial: Arc<dyn session::Dial>,
 ) -> Opened {
-    let queue = Queue::single(concurrency.max(1) as usize);
+    let sessions = concurrency.max(1) as usize;
+    let pacer = options.pacing.as_ref().map(|pacing| pacer::Pacer::start(name, pacing, sessions, context));
+    start_paced(name, sessions, context, options, dial, pacer)
+}
+
+fn start_paced(
+    name: &Name,
+    sessions: usize,
+    context: &Context,
+    options: SmtpOptions,
+    dial: Arc<dyn session::Dial>,
+    pacer: Option<Arc<pacer::Pacer>>,
+) -> Opened {
+    let queue = pacer.as_ref().map_or_else(|| Queue::single(sessions), |pacer| pacer.queue.clone());
+    let lane_of: Box<LaneOf> = match &pacer {
+        Some(pacer) => {
+            let directory = pacer.directory.clone();
+            Box::new(move |address| directory.provider(address).to_string().into())
+        }
+        None => Box::new(single_lane),
+    };
     let servers = Servers::open(name, &options, context).map_err(|problem| vec![problem])?;
     let courier = Arc::new(send::SmtpSender::new(
         options,
@@ -79,8 +107,9 @@ fn start(
         servers,
         dial,
         queue.clone(),
+        pacer,
     )?);
     let shared = DeliveryContext::new(name, context);
     let sessions = courier.clone();
-    Ok(Running::start(shared, queue, single_lane, courier, move || sessions.clone().run()))
+    Ok(Running::start(shared, queue, lane_of, courier, move || sessions.clone().run()))
 }

@@ -9,8 +9,9 @@ use super::{
     address::{Mailbox, is_address},
     dkim::DkimOptions,
     header::{RESERVED_HEADERS, is_header_name},
+    pacing::PacingOptions,
 };
-use crate::token_signer::RETURN_LOCAL_MAX;
+use crate::{feedback_options::FeedbackOptions, token_signer::RETURN_LOCAL_MAX};
 
 /// Options of a channel with the protocol `smtp`.
 #[derive(Clone, Deserialize, JsonSchema)]
@@ -42,7 +43,8 @@ pub struct SmtpOptions {
     pub allow_plain_auth: bool,
     /// The sender, `name@domain` or `Shown Name <name@domain>`.
     pub from: Option<String>,
-    /// The envelope sender, to which servers return undeliverable mail. Default: the sender.
+    /// The envelope sender, to which servers return undeliverable mail. Default: a signed return address of each mail if
+    /// `[feedback]` of the server's configuration has a domain or an address, else the sender.
     pub return_path: Option<String>,
     /// The address for replies, if not the sender.
     pub reply_to: Option<String>,
@@ -50,16 +52,20 @@ pub struct SmtpOptions {
     /// notification and is signed, so that a bounce is recognised and cannot be forged. The mail server that receives
     /// `return_path` must accept the part after a `+`.
     pub return_path_signed: bool,
-    /// Whether an address is suppressed, for all applications, when the server permanently rejects it as unknown
-    /// (`5.1.1`, `5.1.2`, `5.1.3`, `5.1.6` or `5.1.10`), as if the mail had bounced.
-    pub suppress_unknown: bool,
+    /// Whether permanent refusals of the server count as bounces: an unknown address as a hard one, a full mailbox as a
+    /// soft one. Default: `true` if `[feedback]` of the server's configuration has a domain or an address.
+    pub suppress_unknown: Option<bool>,
     /// Whether mails carry `List-Id` with their class and application, as `<class.application.domain>` with the
     /// domain of `from` (RFC 2919), for filters of mail programs. A field of that name in `headers` or in a template
     /// takes precedence.
     pub list_id: bool,
-    /// Whether mails to one recipient carry a `List-Unsubscribe` link, which ends the subscription with one click
-    /// (RFC 8058). The link requires `http.public_url`.
+    /// Whether mails to one recipient carry `List-Unsubscribe`: a link, which ends the subscription with one click
+    /// (RFC 8058), and an address, to which any mail ends it. The link requires `http.public_url`, the address
+    /// `[feedback]`.
     pub list_unsubscribe: bool,
+    /// Webhooks by which the provider behind the server reports bounces and complaints. Mails then carry a signed
+    /// reference in the provider's header field, which it returns with its events.
+    pub feedback: Option<FeedbackOptions>,
     /// Whether mails carry `X-Trace-Parent` if their event belongs to a trace (W3C Trace Context).
     pub trace_header: bool,
     /// The client's name in EHLO. Default: the local address of the connection.
@@ -88,6 +94,8 @@ pub struct SmtpOptions {
     pub content_timeout: Wait,
     /// Time that a mail waits for an unreachable server before it is deferred.
     pub patience: Wait,
+    /// Pacing by mailbox provider: rate, concurrency and warm-up for each, and back-off when one holds mail back.
+    pub pacing: Option<PacingOptions>,
 }
 
 /// One of several mail servers.
@@ -191,9 +199,10 @@ impl Default for SmtpOptions {
             from: None,
             return_path: None,
             return_path_signed: false,
-            suppress_unknown: false,
+            suppress_unknown: None,
             list_id: true,
             list_unsubscribe: true,
+            feedback: None,
             trace_header: false,
             reply_to: None,
             ehlo: None,
@@ -208,6 +217,7 @@ impl Default for SmtpOptions {
             reply_timeout: Wait::seconds(60),
             content_timeout: Wait::seconds(120),
             patience: Wait::seconds(15),
+            pacing: None,
         }
     }
 }
@@ -315,6 +325,11 @@ impl Options for SmtpOptions {
                 problem
             }));
         }
+        let pacing = self.pacing.iter().flat_map(PacingOptions::problems).map(|mut problem| {
+            problem.path = format!("pacing.{}", problem.path);
+            problem
+        });
+        problems.extend(pacing);
         let mut report = |code: Code, path: &str, message: &str, hint: &str| {
             problems.push(Problem::new(code, path, message).hint(hint));
         };
@@ -378,12 +393,23 @@ impl Options for SmtpOptions {
                 "leave it out for 50; servers take 100 at least",
             );
         }
+        if let Some(feedback) = &self.feedback {
+            problems.extend(feedback.problems(true));
+        }
+        let provider = self.feedback.as_ref().and_then(|feedback| feedback.provider);
+        let reference_field = provider.and_then(|provider| provider.reference_field("")).map(|(field, _)| field);
+        let mut report = |code: Code, path: &str, message: &str, hint: &str| {
+            problems.push(Problem::new(code, path, message).hint(hint));
+        };
         for name in self.headers.keys() {
             let path = format!("headers.{name}");
             if !is_header_name(name) {
                 report(Code::InvalidFormat, &path, "this is not the name of a header field", "letters, digits and `-`");
             } else if RESERVED_HEADERS.iter().any(|reserved| reserved.eq_ignore_ascii_case(name)) {
                 report(Code::ReservedName, &path, "this header field is written by the channel itself", "leave it out");
+            } else if reference_field.is_some_and(|field| field.eq_ignore_ascii_case(name)) {
+                let message = "this header field carries the reference of `feedback`";
+                report(Code::ReservedName, &path, message, "leave it out, or leave out `feedback`");
             }
         }
         problems

@@ -3,6 +3,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_connect::files::Files;
+use tocsin_feedback::return_address::{DeviceTag, Origin, Purpose, Reference, ReturnAddresses, Target};
 use tocsin_model::{
     content::{JsonUse, PartsUsed},
     problem::Problem,
@@ -14,28 +15,95 @@ use super::{
     address::{Mailbox, is_mailbox, on_wire},
     classify::{AbortAction, NextStep, RecipientResult, Stage, classify},
     dkim::DkimKey,
-    message::{HeaderTemplate, MailRecipient},
+    hold_back::hold_back,
+    message::{HeaderTemplate, MailRecipient, ReferenceField},
     options::SmtpOptions,
+    pacer::Pacer,
     servers::{ServerLease, Servers},
     session::{Dial, Envelope, Extensions, Session},
 };
 use crate::{
+    channel::Outgoing,
+    mail_sender::MailSender,
     pending::PendingDelivery,
-    queue::{Queue, take_first},
+    queue::{Queue, Turn, take_first},
     running::ProtocolSender,
-    token_signer::{Returned, TokenSigner},
+    token_signer::TokenSigner,
 };
 
 /// State that the sessions of a channel share.
 pub(super) struct SmtpSender {
     options: SmtpOptions,
     header_template: HeaderTemplate,
-    /// The envelope sender in wire form.
-    return_path: String,
+    return_path: ReturnPath,
+    /// Whether refusals of the server count as bounces.
+    counts_refusals: bool,
     token_signer: Arc<TokenSigner>,
     servers: Arc<Servers>,
     dial: Arc<dyn Dial>,
     queue: Arc<Queue>,
+    /// If the channel is paced by mailbox provider.
+    pacer: Option<Arc<Pacer>>,
+}
+
+/// The envelope sender of mails.
+struct ReturnPath {
+    /// The same for all mails, in wire form.
+    plain: String,
+    /// Signed return addresses, one for each mail.
+    signed: Option<ReturnAddresses>,
+}
+
+impl ReturnPath {
+    /// The options must be free of problems.
+    fn new(options: &SmtpOptions, from: &str, token_signer: &TokenSigner) -> ReturnPath {
+        let plain = on_wire(options.return_path.as_deref().unwrap_or(from)).into_owned();
+        let signed = match (&options.return_path, options.return_path_signed) {
+            (Some(base), true) => token_signer.return_addresses_at(base).ok(),
+            (Some(_), false) => None,
+            (None, _) => token_signer.return_addresses().cloned(),
+        };
+        ReturnPath { plain, signed }
+    }
+
+    fn is_ascii(&self) -> bool {
+        match &self.signed {
+            // Other characters are allowed on the left side only.
+            Some(signed) => signed.is_ascii(),
+            None => self.plain.is_ascii(),
+        }
+    }
+
+    fn domain(&self) -> Option<&str> {
+        match &self.signed {
+            Some(signed) => Some(signed.domain()),
+            None => self.plain.rsplit_once('@').map(|(_, domain)| domain),
+        }
+    }
+
+    /// The sender of a mail.
+    fn of(&self, outgoing: &Outgoing) -> String {
+        let now = outgoing.message.formatted_at;
+        let origin = origin(outgoing);
+        let shorter = Origin { reference: Reference::Multicast(outgoing.id.batch), target: Target::Reported, ..origin };
+        let issued = self.signed.as_ref().and_then(|signed| {
+            // With a long base address and very large numbers, only the batch fits.
+            signed.issue(&origin, now).or_else(|_| signed.issue(&shorter, now)).ok()
+        });
+        issued.unwrap_or_else(|| self.plain.clone())
+    }
+}
+
+/// The content of the return address of a mail.
+fn origin(outgoing: &Outgoing) -> Origin {
+    let (reference, target) = match (outgoing.count(), outgoing.subscriber) {
+        (1, Some(subscriber)) => {
+            (Reference::Notification(outgoing.id), Target::Device(subscriber, DeviceTag::of(&outgoing.address)))
+        }
+        (1, None) => (Reference::Notification(outgoing.id), Target::Reported),
+        _ => (Reference::Multicast(outgoing.id.batch), Target::Reported),
+    };
+    Origin { purpose: Purpose::Bounce, reference, target }
 }
 
 /// A session and its server.
@@ -65,6 +133,7 @@ impl SmtpSender {
         servers: Servers,
         dial: Arc<dyn Dial>,
         queue: Arc<Queue>,
+        pacer: Option<Arc<Pacer>>,
     ) -> Result<SmtpSender, Vec<Problem>> {
         let from = options.from.as_deref().and_then(Mailbox::parse).expect("checked options have a sender").on_wire();
         let keys = options.dkim.iter().enumerate();
@@ -78,7 +147,8 @@ impl SmtpSender {
             let (name, text) = key.record();
             tracing::info!(name, text, "mails are signed, which can be verified while this TXT record stands in DNS");
         }
-        let return_path = on_wire(options.return_path.as_deref().unwrap_or(&from.address)).into_owned();
+        let return_path = ReturnPath::new(&options, &from.address, &token_signer);
+        let counts_refusals = options.suppress_unknown.unwrap_or(token_signer.return_addresses().is_some());
         let header_template = HeaderTemplate {
             from,
             reply_to: options.reply_to.as_deref().and_then(Mailbox::parse).map(Mailbox::on_wire),
@@ -90,7 +160,17 @@ impl SmtpSender {
             keys,
             latest: Mutex::default(),
         };
-        Ok(SmtpSender { options, header_template, return_path, token_signer, servers: Arc::new(servers), dial, queue })
+        Ok(SmtpSender {
+            options,
+            header_template,
+            return_path,
+            counts_refusals,
+            token_signer,
+            servers: Arc::new(servers),
+            dial,
+            queue,
+            pacer,
+        })
     }
 
     /// Runs one session after the other, until the queue is closed.
@@ -160,10 +240,14 @@ impl SmtpSender {
         }
     }
 
-    /// Converts an unknown address into a bounce only if the channel has `suppress_unknown`.
-    fn with_suppression(&self, disposition: Disposition) -> Disposition {
+    /// The disposition of so many recipients. A refusal counts as a bounce if the channel counts refusals, and if it
+    /// names its recipient.
+    fn with_suppression(&self, disposition: Disposition, recipients: usize) -> Disposition {
         match disposition {
-            Disposition::Refused { reason } if reason.kind == ReasonKind::Bounced && !self.options.suppress_unknown => {
+            Disposition::Refused { reason }
+                if matches!(reason.kind, ReasonKind::Bounced | ReasonKind::SoftBounced)
+                    && !(self.counts_refusals && recipients == 1) =>
+            {
                 Disposition::Refused { reason: Reason { kind: ReasonKind::Answer, ..reason } }
             }
             disposition => disposition,
@@ -197,6 +281,9 @@ impl SmtpSender {
         let mut mail = self.prepare(first, &open.session.extensions).await;
         let mut sent_ahead = false;
         while let Some(OutgoingMail { recipients, envelope, content }) = mail.take() {
+            if let Some(turn) = &recipients.turn {
+                turn.promote();
+            }
             if !sent_ahead {
                 open.session.mails += 1;
             }
@@ -212,6 +299,13 @@ impl SmtpSender {
                 Some(results) => self.part(recipients, results).await,
             };
             if let NextStep::Closing(reason) = &envelope_result.next {
+                // The provider ends the session because of its limits; the server works.
+                if self.pacer.is_some() && hold_back(&reason.text).is_some() {
+                    if let Some(later) = later {
+                        later.answer(Disposition::Deferred { reason: reason.clone(), retry_after: None }).await;
+                    }
+                    return None;
+                }
                 self.broken(open, later, reason, held).await;
                 return None;
             }
@@ -231,8 +325,11 @@ impl SmtpSender {
                 NextStep::Content => content,
             };
             let stays = session.mails < self.options.messages_per_session && !self.servers.is_fallback(open.lease.at);
-            let next = match session.extensions.pipelining && stays {
-                true => self.next_mail(session, held).await,
+            let current = taken.as_ref().and_then(|taken| taken.turn.as_deref());
+            // A mail that is sent ahead waits for the reply to this one.
+            let is_slow = current.is_some_and(Turn::is_slow);
+            let next = match session.extensions.pipelining && stays && !is_slow {
+                true => self.next_mail(session, held, current).await,
                 false => None,
             };
             if let Some(next) = &next {
@@ -257,6 +354,7 @@ impl SmtpSender {
                 }
             };
             if let (Some(taken), Some(disposition)) = (taken, disposition) {
+                let disposition = self.with_suppression(disposition, taken.count());
                 taken.answer(disposition).await;
             }
             if !stays {
@@ -288,17 +386,22 @@ impl SmtpSender {
             match result {
                 RecipientResult::Taken => taken.push(recipient),
                 RecipientResult::Later => later.push(recipient),
-                RecipientResult::Over(disposition) => recipient.answer(self.with_suppression(disposition)).await,
+                RecipientResult::Over(disposition) => recipient.answer(self.with_suppression(disposition, 1)).await,
             }
         }
         (PendingDelivery::together(taken), PendingDelivery::together(later))
     }
 
     /// The next waiting mail that can be sent.
-    async fn next_mail(&self, session: &mut Session, held: &mut VecDeque<PendingDelivery>) -> Option<OutgoingMail> {
+    async fn next_mail(
+        &self,
+        session: &mut Session,
+        held: &mut VecDeque<PendingDelivery>,
+        current: Option<&Turn>,
+    ) -> Option<OutgoingMail> {
         let limit = session.recipients_max.min(self.options.recipients_max as usize);
         loop {
-            let recipients = take_first(held, limit).or_else(|| self.queue.try_pop_multicast(limit))?;
+            let recipients = take_first(held, limit).or_else(|| self.queue.try_pop_multicast(limit, current))?;
             if let Some(mail) = self.prepare(recipients, &session.extensions).await {
                 return Some(mail);
             }
@@ -356,13 +459,14 @@ impl SmtpSender {
         let addresses = || first.addresses().map(on_wire);
         let is_multicast = first.count() > 1;
         let alone = on_wire(&first.address);
-        let to = (!is_multicast).then(|| MailRecipient { address: &alone, unsubscribe: first.unsubscribe.as_deref() });
-        self.header_template.write(&first.message, to, &mut content);
-        let mut from = match (self.options.return_path_signed, is_multicast) {
-            (false, _) => format!("<{}>", self.return_path),
-            (true, false) => self.signed_return_path(Returned::Notification(first.id)),
-            (true, true) => self.signed_return_path(Returned::Multicast(first.id.batch)),
-        };
+        let to = (!is_multicast).then(|| MailRecipient {
+            address: &alone,
+            unsubscribe: first.unsubscribe.as_deref(),
+            unsubscribe_address: self.unsubscribe_address(first),
+        });
+        let reference = self.reference(first);
+        self.header_template.write(&first.message, to, reference.as_ref(), &mut content);
+        let mut from = format!("<{}>", self.return_path.of(first));
         if let Some(limit) = extensions.size {
             if limit > 0 && content.len() as u64 > limit {
                 let text = format!("the mail has {} bytes, the server takes {limit}", content.len());
@@ -380,8 +484,22 @@ impl SmtpSender {
         Ok((Envelope::new(&from, first.count(), addresses()), content))
     }
 
-    fn signed_return_path(&self, returned: Returned) -> String {
-        format!("<{}>", self.token_signer.return_address(&self.return_path, returned))
+    /// The header field with the signed reference of a mail, for the provider of the channel.
+    fn reference(&self, outgoing: &Outgoing) -> Option<ReferenceField> {
+        let provider = self.options.feedback.as_ref()?.provider?;
+        let text = self.token_signer.reference(&origin(outgoing), outgoing.message.formatted_at)?;
+        provider.reference_field(&text)
+    }
+
+    /// The address to which any mail of the recipient ends the subscription, if the installation receives feedback.
+    fn unsubscribe_address(&self, outgoing: &Outgoing) -> Option<String> {
+        let (addresses, subscription) = (self.token_signer.return_addresses()?, outgoing.subscription?);
+        let origin = Origin {
+            purpose: Purpose::Unsubscribe,
+            reference: Reference::Notification(outgoing.id),
+            target: Target::Subscription(subscription),
+        };
+        addresses.issue(&origin, outgoing.message.formatted_at).ok()
     }
 }
 
@@ -419,6 +537,17 @@ impl ProtocolSender for SmtpSender {
         }
     }
 
+    fn mail_sender(&self) -> Option<MailSender> {
+        let from = self.header_template.from.domain();
+        Some(MailSender {
+            from_domain: from.to_owned(),
+            return_domain: self.return_path.domain().unwrap_or(from).to_owned(),
+            hosts: self.options.servers().into_iter().map(|server| server.host).collect(),
+            ehlo: self.options.ehlo.clone(),
+            keys: self.header_template.keys.iter().map(DkimKey::public).collect(),
+        })
+    }
+
     fn down(&self) -> Option<Reason> {
         self.servers.down()
     }
@@ -429,5 +558,17 @@ impl ProtocolSender for SmtpSender {
 
     fn takes_multicasts(&self) -> bool {
         true
+    }
+
+    async fn prepare(&self, outgoing: &[Outgoing]) {
+        if let Some(pacer) = &self.pacer {
+            pacer.prepare(outgoing).await;
+        }
+    }
+
+    async fn finish(&self) {
+        if let Some(pacer) = &self.pacer {
+            pacer.finish().await;
+        }
     }
 }

@@ -4,7 +4,9 @@ mod scripted_server; // a scripted mail server
 mod faults; // faults of a session and the results of its recipients
 mod failover; // several servers
 mod access; // encryption and credentials
+mod pacing; // pacing by mailbox provider
 mod mails; // formatted mails, checked by independent parsers
+mod references; // references that providers return
 mod signatures; // DKIM signatures, verified by an independent library
 mod sink; // Postfix's smtp-sink
 mod postfix; // a complete Postfix
@@ -19,7 +21,7 @@ use tokio::sync::mpsc;
 use self::scripted_server::{Encryption, Script, Scripted};
 use super::{options::SmtpOptions, session::Dial};
 use crate::{
-    channel::{Answer, OpenChannel, Outgoing},
+    channel::{Answer, Context, OpenChannel, Outgoing},
     testing::{context, outgoing, show},
 };
 
@@ -30,6 +32,16 @@ pub fn start(
 ) -> (Box<dyn OpenChannel>, Arc<Scripted>) {
     let server = Scripted::new(script, tls);
     (start_at(server.clone(), json!({ "host": "far.example" }), options), server)
+}
+
+/// Opens a channel of an installation.
+pub fn start_in(
+    context: &Context,
+    script: Script,
+    options: serde_json::Value,
+) -> (Box<dyn OpenChannel>, Arc<Scripted>) {
+    let server = Scripted::new(script, None);
+    (start_some_in(context, 1, server.clone(), json!({ "host": "far.example" }), options), server)
 }
 
 /// Opens a channel with one session.
@@ -44,6 +56,16 @@ pub fn start_some(
     place: serde_json::Value,
     options: serde_json::Value,
 ) -> Box<dyn OpenChannel> {
+    start_some_in(&context(), sessions, dial, place, options)
+}
+
+fn start_some_in(
+    context: &Context,
+    sessions: u32,
+    dial: Arc<dyn Dial>,
+    place: serde_json::Value,
+    options: serde_json::Value,
+) -> Box<dyn OpenChannel> {
     let mut given = json!({ "from": "Tocsin <bells@near.example>" });
     for more in [place, options] {
         given.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
@@ -51,7 +73,7 @@ pub fn start_some(
     let options: SmtpOptions =
         read(given.as_object().expect("an object"), "").unwrap_or_else(|problems| panic!("{problems:?}"));
     let name = "mail".parse().expect("a name");
-    super::start(&name, sessions, &context(), options, dial).unwrap_or_else(|problems| panic!("{problems:?}"))
+    super::start(&name, sessions, context, options, dial).unwrap_or_else(|problems| panic!("{problems:?}"))
 }
 
 pub async fn deliver(open: &dyn OpenChannel, addresses: &[&str]) -> Vec<String> {

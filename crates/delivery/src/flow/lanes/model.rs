@@ -16,9 +16,10 @@ use std::{
 };
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, TestCaseError, prop_oneof, proptest};
-use tocsin_model::application::Rate;
+use tocsin_model::{application::Rate, time::Timestamp};
 
 use super::*;
+use crate::flow::{provider_pace::PaceLimits, providers::ProviderSettings, warm_up::WarmUpPlan};
 
 const KEYS: [&str; 2] = ["a", "b"];
 const ROOM: usize = 3;
@@ -31,6 +32,8 @@ enum Answer {
     Slower(Option<u64>),
     Failed,
     Silent,
+    /// Mailbox providers only.
+    HeldBack(HoldBack),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +41,8 @@ enum Act {
     Push(usize),
     /// The session of this number looks for a message, if it is awake.
     Pop(usize),
+    /// The session of this number sends a message ahead, if it waits for an answer.
+    Ahead(usize),
     /// The attempt of the session of this number ends.
     Answer(usize, Answer),
     Pass(u64),
@@ -47,7 +52,8 @@ enum Act {
 enum Session {
     Awake,
     Asleep(Option<Instant>),
-    Busy(usize),
+    /// It waits for the answer of a lane, and may have sent a message of another ahead.
+    Busy(usize, Option<usize>),
 }
 
 #[derive(Clone)]
@@ -79,6 +85,24 @@ impl World {
         }
     }
 
+    /// Lanes of mailbox providers, the first of which has a warm-up.
+    fn of_providers(sessions: usize, concurrency: usize, rate: Option<&str>, start: Option<u64>) -> World {
+        let limits_default = PaceLimits { rate: rate.map(rate_of), concurrency };
+        let plan = start.map(|start| WarmUpPlan { start, growth: 2.0, until: 1_000 });
+        let settings = ProviderSettings {
+            named: vec![KEYS[0].into()],
+            limits: Default::default(),
+            limits_default,
+            plans: [(KEYS[0].into(), plan)].into(),
+            plan_default: None,
+        };
+        let now = Instant::now();
+        let mut providers = Providers::new(Arc::new(settings), now, Timestamp(1_800_000_000_000_000));
+        providers.read([]);
+        let lanes = Lanes::of_providers(providers, Flow::default(), sessions, ROOM);
+        World { lanes, now, ..World::new(Flow::default(), sessions, None) }
+    }
+
     fn wake_one(&mut self) {
         match self.sessions.iter_mut().find(|session| matches!(session, Session::Asleep(_))) {
             Some(session) => *session = Session::Awake,
@@ -91,7 +115,7 @@ impl World {
         match self.lanes.take(self.now) {
             Take::Item(key, _) => {
                 let key = self.keys.iter().position(|known| *known == key).expect("one of the two");
-                self.sessions[number] = Session::Busy(key);
+                self.sessions[number] = Session::Busy(key, None);
                 self.taken += 1;
                 if self.lanes.needs_session() {
                     self.wake_one();
@@ -126,18 +150,44 @@ impl World {
                 }
             }
             Act::Pop(number) => self.pop(number % self.sessions.len()),
+            Act::Ahead(number) => {
+                let number = number % self.sessions.len();
+                if let Session::Busy(key, None) = self.sessions[number]
+                    && let Take::Item(ahead, _) = self.lanes.take_ahead(&self.keys[key].clone(), self.now)
+                {
+                    let ahead = self.keys.iter().position(|known| *known == ahead).expect("one of the two");
+                    self.sessions[number] = Session::Busy(key, Some(ahead));
+                    self.taken += 1;
+                    if self.lanes.needs_session() {
+                        self.wake_one();
+                    }
+                }
+            }
             Act::Answer(number, answer) => {
                 let number = number % self.sessions.len();
-                let Session::Busy(key) = self.sessions[number] else { return };
+                let Session::Busy(key, ahead) = self.sessions[number] else { return };
                 let signal = match answer {
                     Answer::Fine => Signal::Fine,
                     Answer::Expired => Signal::Unasked,
                     Answer::Slower(seconds) => Signal::Slower(seconds.map(Duration::from_secs)),
                     Answer::Failed => Signal::Overloaded("503".into()),
                     Answer::Silent => Signal::Silent("no answer".into()),
+                    Answer::HeldBack(kind) => Signal::HeldBack(kind, "421 later".into()),
                 };
+                let answers = Answers {
+                    taken: 1,
+                    accepted: u64::from(answer == Answer::Fine),
+                    held_back: u64::from(matches!(answer, Answer::HeldBack(_))),
+                };
+                self.lanes.settle(&self.keys[key].clone(), answers, self.now);
                 let done = self.lanes.done(&self.keys[key].clone(), signal, Duration::from_millis(1), self.now, 0.5);
                 self.returned += done.returned.len();
+                if let Some(ahead) = ahead {
+                    self.lanes.promote(&self.keys[ahead].clone());
+                    self.sessions[number] = Session::Busy(ahead, None);
+                    self.wake_one();
+                    return;
+                }
                 self.sessions[number] = Session::Awake;
                 // As `Queue::done`: the session takes the next one if one may leave, and looks again otherwise.
                 let _ = self.try_take(number);
@@ -163,8 +213,8 @@ impl World {
         let (mut waiting, mut busy, mut slow_busy, mut active) = (0, 0, 0, 0);
         for (key, lane) in &lanes.lanes {
             waiting += lane.waiting.len();
-            busy += lane.busy;
-            slow_busy += if lane.slow { lane.busy } else { 0 };
+            busy += lane.busy - lane.ahead;
+            slow_busy += if lane.slow { lane.busy - lane.ahead } else { 0 };
             active += usize::from(lane.is_active());
             if (lane.state == LaneState::Empty) != lane.waiting.is_empty() {
                 return fail(format!("{key} is {:?} with {} messages", lane.state, lane.waiting.len()));
@@ -182,7 +232,10 @@ impl World {
             {
                 return fail(format!("{key} is parked until a time that does not come"));
             }
-            if lane.busy > lanes.sessions || lane.waiting.len() > lanes.room.max(LANE_ROOM_MIN) {
+            if lane.busy > 2 * lanes.sessions
+                || lane.ahead > lane.busy
+                || lane.waiting.len() > lanes.room.max(LANE_ROOM_MIN)
+            {
                 return fail(format!("{key} has {} under way and {} that wait", lane.busy, lane.waiting.len()));
             }
         }
@@ -234,7 +287,7 @@ impl World {
         for _ in 0..200 {
             self.pop_all()?;
             self.check_wakes()?;
-            if let Some(number) = self.sessions.iter().position(|session| matches!(session, Session::Busy(_))) {
+            if let Some(number) = self.sessions.iter().position(|session| matches!(session, Session::Busy(..))) {
                 self.act(Act::Answer(number, Answer::Fine));
                 self.check_invariants()?;
                 continue;
@@ -267,7 +320,7 @@ impl World {
             let lane = self.lanes.lanes.get(key);
             lane.is_some().hash(&mut hash);
             let Some(lane) = lane else { continue };
-            (lane.waiting.len(), lane.busy, lane.in_turns, lane.slow).hash(&mut hash);
+            (lane.waiting.len(), lane.busy, lane.ahead, lane.in_turns, lane.slow).hash(&mut hash);
             match lane.state {
                 LaneState::Parked(at) => (3, ahead(at)).hash(&mut hash),
                 state => std::mem::discriminant(&state).hash(&mut hash),
@@ -277,6 +330,11 @@ impl World {
             lane.breaker.pauses().hash(&mut hash);
             lane.meter.as_ref().and_then(|meter| meter.wait(self.now)).map(ahead).hash(&mut hash);
             lane.pace.latency().hash(&mut hash);
+            if let (Some(provider), Some(providers)) = (&lane.provider, &self.lanes.providers) {
+                provider.pace.phase(self.now).hash(&mut hash);
+                providers.recipients_max(&provider.label, self.now).hash(&mut hash);
+                providers.wait(&provider.label, self.now).map(ahead).hash(&mut hash);
+            }
         }
         self.lanes.turns.hash(&mut hash);
         self.lanes.meter.as_ref().and_then(|meter| meter.wait(self.now)).map(ahead).hash(&mut hash);
@@ -287,7 +345,7 @@ impl World {
         for session in &self.sessions {
             match session {
                 Session::Asleep(at) => (1, at.map(ahead)).hash(&mut hash),
-                Session::Busy(key) => (2, Some(key)).hash(&mut hash),
+                Session::Busy(key, ahead) => (2, Some(key), ahead).hash(&mut hash),
                 Session::Awake => 3.hash(&mut hash),
             }
         }
@@ -312,16 +370,29 @@ fn rate_of(text: &str) -> Rate {
 
 /// Checks all sequences of up to `depth` events; equivalent states are followed once.
 fn check_all(flow: Flow, sessions: usize, rate: Option<&str>, depth: usize) -> usize {
-    let mut acts: Vec<Act> = vec![Act::Push(0), Act::Push(1), Act::Pass(1_000), Act::Pass(5_000)];
-    for number in 0..sessions {
+    let answers = [Answer::Fine, Answer::Expired, Answer::Slower(None), Answer::Slower(Some(3))];
+    let answers: Vec<Answer> = answers.into_iter().chain([Answer::Failed, Answer::Silent]).collect();
+    check_world(World::new(flow, sessions, rate.map(rate_of)), &answers, &[1_000, 5_000], &[], depth)
+}
+
+/// As `check_all`, for mailbox providers.
+fn check_providers(world: World, depth: usize) -> usize {
+    let held_back = [HoldBack::Rate, HoldBack::Sessions].map(Answer::HeldBack);
+    let answers: Vec<Answer> = [Answer::Fine, Answer::Expired].into_iter().chain(held_back).collect();
+    let ahead: Vec<Act> = (0..world.sessions.len()).map(Act::Ahead).collect();
+    check_world(world, &answers, &[1_000, 70_000], &ahead, depth)
+}
+
+fn check_world(world: World, answers: &[Answer], times: &[u64], more: &[Act], depth: usize) -> usize {
+    let mut acts: Vec<Act> = vec![Act::Push(0), Act::Push(1)];
+    acts.extend(more);
+    acts.extend(times.iter().copied().map(Act::Pass));
+    for number in 0..world.sessions.len() {
         acts.push(Act::Pop(number));
-        let answers = [Answer::Fine, Answer::Expired, Answer::Slower(None), Answer::Slower(Some(3))];
-        acts.extend(
-            answers.into_iter().chain([Answer::Failed, Answer::Silent]).map(|answer| Act::Answer(number, answer)),
-        );
+        acts.extend(answers.iter().map(|answer| Act::Answer(number, *answer)));
     }
     let mut seen = std::collections::HashSet::new();
-    let mut level = vec![(World::new(flow, sessions, rate.map(rate_of)), Vec::new())];
+    let mut level = vec![(world, Vec::new())];
     for _ in 0..depth {
         let mut next = Vec::new();
         for (world, path) in level {
@@ -374,6 +445,14 @@ fn b1_no_short_sequence_of_events_loses_a_message_or_a_wake() {
 }
 
 #[test]
+fn no_short_sequence_of_answers_of_providers_loses_a_message_or_a_wake() {
+    assert!(check_providers(World::of_providers(1, 2, None, None), 7) > 200);
+    assert!(check_providers(World::of_providers(3, 2, None, None), 5) > 200);
+    assert!(check_providers(World::of_providers(3, 1, Some("1/s"), None), 5) > 200);
+    assert!(check_providers(World::of_providers(3, 2, None, Some(2)), 5) > 200);
+}
+
+#[test]
 fn slow_b1_no_longer_sequence_of_events_loses_a_message_or_a_wake() {
     for sessions in [1, 2] {
         for (per_destination, failures) in [(1, 1), (2, 2), (1, 0)] {
@@ -403,6 +482,16 @@ fn any_act() -> impl Strategy<Value = Act> {
     ]
 }
 
+fn any_act_of_providers() -> impl Strategy<Value = Act> {
+    let kinds = prop_oneof![Just(HoldBack::Rate), Just(HoldBack::Sessions), Just(HoldBack::Blocked)];
+    prop_oneof![
+        2 => any_act(),
+        1 => ((0..4usize), kinds).prop_map(|(number, kind)| Act::Answer(number, Answer::HeldBack(kind))),
+        1 => (0..4usize).prop_map(Act::Ahead),
+        1 => (0..100_000_000u64).prop_map(Act::Pass),
+    ]
+}
+
 fn check_long(acts: &[Act], mut world: World) -> Result<(), TestCaseError> {
     for act in acts {
         world.act(*act);
@@ -427,5 +516,17 @@ proptest! {
             ..flow(2, failures, rates.0.then_some("2/s"))
         };
         check_long(&acts, World::new(flow, sessions, rates.1.then(|| rate_of("3/s"))))?;
+    }
+
+    #[test]
+    fn no_long_sequence_of_answers_of_providers_loses_a_message_or_a_wake(
+        acts in proptest::collection::vec(any_act_of_providers(), 0..300),
+        sessions in 1..6usize,
+        concurrency in 1..4usize,
+        is_metered in proptest::bool::ANY,
+        start in prop_oneof![Just(None), (1..20u64).prop_map(Some)],
+    ) {
+        let world = World::of_providers(sessions, concurrency, is_metered.then_some("2/s"), start);
+        check_long(&acts, world)?;
     }
 }

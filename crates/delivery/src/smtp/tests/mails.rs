@@ -7,16 +7,20 @@ use std::{
 
 use serde_json::json;
 use tocsin_connect::options::read;
-use tocsin_model::trace_context::TraceContext;
+use tocsin_feedback::return_address::{DeviceTag, Origin, Position, Purpose, Reference, Target};
+use tocsin_model::{
+    id::{SubscriberNumber, SubscriptionId},
+    trace_context::TraceContext,
+};
 use tocsin_test_peers::{Peer, missing};
 use tokio::sync::mpsc;
 
-use super::{OK, deliver, deliver_all, scripted_server::*, start};
+use super::{OK, deliver, deliver_all, scripted_server::*, start, start_in};
 use crate::{
     channel::{Message, TracePosition},
     smtp::options::SmtpOptions,
     testing::{content_of, context, message, multicast, outgoing, show},
-    token_signer::Returned,
+    token_signer::TokenSigner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -138,11 +142,58 @@ async fn return_addresses_are_signed() {
         senders.iter().all(|sender| sender.starts_with("back+") && sender.ends_with("@near.example")),
         "{senders:?}"
     );
-    let returned: Vec<_> = senders.iter().map(|sender| token_signer.verify_return_address(sender)).collect();
-    assert_eq!(
-        returned,
-        [Some(Returned::Notification(outgoing(0, "").id)), Some(Returned::Multicast(outgoing(0, "").id.batch))]
-    );
+    let addresses = token_signer.return_addresses_at("back@near.example").expect("an address");
+    let returned: Vec<_> = senders.iter().map(|sender| addresses.verify(sender, message(0).formatted_at)).collect();
+    let origins: Vec<Origin> = returned.into_iter().map(|found| *found.expect("signed").origin()).collect();
+    let (id, purpose) = (outgoing(0, "").id, Purpose::Bounce);
+    let one = Origin { purpose, reference: Reference::Notification(id), target: Target::Reported };
+    let many = Origin { purpose, reference: Reference::Multicast(id.batch), target: Target::Reported };
+    assert_eq!(origins, [one, many]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_installation_that_receives_feedback_signs_each_sender_and_offers_an_address_to_unsubscribe() {
+    let mut context = context();
+    let token_signer = TokenSigner::new(&[7; 32]).with_return_addresses("any@back.example", Position::WholeLocalPart);
+    context.token_signer = Arc::new(token_signer.expect("an address"));
+    let addresses = context.token_signer.return_addresses().expect("given").clone();
+    let (open, server) = start_in(&context, accept_all, json!({}));
+    let mut mail = outgoing(0, "a@b.example");
+    (mail.subscriber, mail.subscription) = (Some(SubscriberNumber(3)), Some(SubscriptionId(15)));
+    let (id, now) = (mail.id, mail.message.formatted_at);
+    mail.unsubscribe = Some("https://t.example/u".into());
+    assert_eq!(deliver_all(&*open, vec![mail]).await, [OK]);
+    let seen = server.seen.lock();
+    let sender = seen.heard.iter().find_map(|heard| heard.strip_prefix("MAIL FROM:<")?.split('>').next());
+    let reference = Reference::Notification(id);
+    let target = Target::Device(SubscriberNumber(3), DeviceTag::of("a@b.example"));
+    let found = addresses.verify(sender.expect("a sender"), now).expect("signed");
+    assert_eq!(*found.origin(), Origin { purpose: Purpose::Bounce, reference, target });
+    let unfolded = seen.contents[0].replace("\r\n ", " ").replace("\r\n\t", " ");
+    let field = unfolded.lines().find_map(|line| line.strip_prefix("List-Unsubscribe: ")).expect("the field");
+    let address = field.strip_prefix("<https://t.example/u>, <mailto:").and_then(|rest| rest.split('?').next());
+    let found = addresses.verify(address.expect("an address"), now).expect("signed");
+    let target = Target::Subscription(SubscriptionId(15));
+    assert_eq!(*found.origin(), Origin { purpose: Purpose::Unsubscribe, reference, target });
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_count_as_bounces_if_the_channel_counts_them() {
+    let script: Script = |connection, mail, heard| match heard {
+        _ if heard.starts_with("RCPT TO:<full") => Act::Say("550 5.2.2 mailbox full"),
+        _ if heard.starts_with("RCPT TO:<none") => Act::Say("550 5.1.1 no such user"),
+        _ => accept_all(connection, mail, heard),
+    };
+    let refused = |kind: &str, text: &str| format!("refused {kind} {text}");
+    for (options, hard, soft) in [
+        (json!({}), "Answer", "Answer"),
+        (json!({ "suppress_unknown": false }), "Answer", "Answer"),
+        (json!({ "suppress_unknown": true }), "Bounced", "SoftBounced"),
+    ] {
+        let (open, _) = start(script, options, None);
+        let answers = deliver(&*open, &["none@b.example", "full@b.example"]).await;
+        assert_eq!(answers, [refused(hard, "550 5.1.1 no such user"), refused(soft, "550 5.2.2 mailbox full")]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -100,3 +100,26 @@ async fn without_keys_there_is_no_signature() {
     assert_eq!(deliver(&*open, &["a@b.example"]).await, [OK]);
     assert!(!server.seen.lock().contents[0].contains("DKIM-Signature"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_identity_of_a_channel_has_domains_and_public_keys() {
+    let pkcs8 = ring::signature::Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new()).expect("a key");
+    let pem = format!(
+        "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
+        base64::Engine::encode(&base64::prelude::BASE64_STANDARD, pkcs8.as_ref())
+    );
+    let options = json!({
+        "from": "Bücher <news@Bücher.example>", "return_path": "bounces@bounce.example", "ehlo": "out.example",
+        "dkim": [{ "selector": "s1", "key": pem }],
+    });
+    let (open, _) = start(accept_all, options, None);
+    let sender = open.mail_sender().expect("a mail channel");
+    assert_eq!(
+        (sender.from_domain.as_str(), sender.return_domain.as_str()),
+        ("xn--bcher-kva.example", "bounce.example")
+    );
+    assert_eq!((sender.hosts, sender.ehlo.as_deref()), (vec!["far.example".to_owned()], Some("out.example")));
+    let [key] = sender.keys.as_slice() else { panic!("one key: {:?}", sender.keys) };
+    assert_eq!((key.selector.as_str(), key.domain.as_str()), ("s1", "xn--bcher-kva.example"));
+    assert!(key.record.starts_with("v=DKIM1; k=ed25519; p="), "{}", key.record);
+}
