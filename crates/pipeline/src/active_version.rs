@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use tocsin_delivery::{Destination, DestinationState, OpenChannel};
+use tocsin_delivery::{Destination, DestinationState, HeldBackMail, MailSender, OpenChannel};
 use tocsin_model::{application::Channel, delivery_policy::Priority, id::Name};
 
 use crate::{compile::Compiled, lanes::Lanes};
@@ -128,9 +128,30 @@ impl ActiveVersion {
         answers
     }
 
+    /// Identities of the mail channels.
+    pub fn mail_senders(&self) -> Vec<(Name, MailSender)> {
+        let channels = self.channels.load();
+        channels.iter().filter_map(|(name, open)| Some((name.clone(), open.mail_sender()?))).collect()
+    }
+
     /// Known destinations of every channel; at most `limit` per channel.
     pub fn destinations(&self, limit: usize) -> Vec<(Name, Vec<Destination>)> {
         self.channels.load().iter().map(|(name, open)| (name.clone(), open.destinations(limit))).collect()
+    }
+
+    /// Mailbox providers of every channel that hold mail back.
+    pub fn held_back(&self) -> Vec<(Name, Name, Vec<HeldBackMail>)> {
+        let channels = self.channels.load();
+        let held_back = channels.iter().map(|(name, open)| (self.name.clone(), name.clone(), open.held_back()));
+        held_back.filter(|(_, _, found)| !found.is_empty()).collect()
+    }
+
+    /// Records that mail to this address is delayed, for one channel or all.
+    pub fn note_delay(&self, channel: Option<&Name>, address: &str, said: &str) {
+        let channels = self.channels.load();
+        for (_, open) in channels.iter().filter(|(name, _)| channel.is_none_or(|channel| channel == *name)) {
+            open.note_delay(address, said);
+        }
     }
 
     /// Number of destinations of every channel by state.

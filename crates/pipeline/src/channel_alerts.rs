@@ -84,6 +84,7 @@ fn fails(kind: ReasonKind) -> bool {
         | ReasonKind::AttemptsExhausted
         | ReasonKind::Gone
         | ReasonKind::Bounced
+        | ReasonKind::SoftBounced
         | ReasonKind::Suppressed => false,
     }
 }

@@ -5,12 +5,13 @@ use std::{collections::BTreeMap, sync::Arc};
 use tocsin_formatting::{Formatter, KnownVariables, Part, lint};
 use tocsin_matching::{
     contains_ci, distance_km,
+    event_key::DelayKeys,
     notify::NotifyFields,
     rule::{RuleExplanation, RuleSet},
     sql::{ChronicleTable, as_queries_see, chronicle_tables, read_undeclared},
 };
 use tocsin_model::{
-    application::{Application, EventClass, Recurs, due_class},
+    application::{Application, EventClass, Recurs, RuleDelay, RuleState, due_class},
     definition::write_duration,
     id::Name,
     problem::{Code, Problem},
@@ -31,6 +32,11 @@ pub struct Compiled {
     pub queries: Arc<QuerySet>,
     /// The enabled rules that are evaluated by a schedule, each compiled by itself.
     pub scheduled: BTreeMap<Name, Arc<RuleSet>>,
+    /// The enabled rules that are evaluated for one subscription of an event, each compiled by itself: delayed rules and
+    /// rules on lifecycle events.
+    pub targeted: BTreeMap<Name, Arc<RuleSet>>,
+    /// Correlation keys of the enabled delayed rules.
+    pub delays: BTreeMap<Name, DelayKeys>,
     /// Field expressions of each rule's notifications.
     pub notify: BTreeMap<Name, NotifyFields>,
     /// Templates of each notification class.
@@ -70,8 +76,9 @@ impl Compiled {
                 let rules = Arc::new(rules);
                 let of = |name: &Name| rules.number(name.as_str()).map(|rule| NotifyFields::of(&rules, rule));
                 let notify = application.rules.keys().filter_map(|name| Some((name.clone(), of(name)?))).collect();
-                let scheduled = scheduled(&application)?;
-                Ok(Compiled { application, version, rules, queries: Arc::new(queries), scheduled, notify, formatters })
+                let (scheduled, queries) = (scheduled(&application)?, Arc::new(queries));
+                let (targeted, delays) = (targeted(&application)?, delay_keys(&application)?);
+                Ok(Compiled { application, version, rules, queries, scheduled, targeted, delays, notify, formatters })
             }
             Ok(_) => Err(problems),
             Err(found) => {
@@ -117,12 +124,28 @@ impl Compiled {
         })
     }
 
+    /// Whether a rule is on lifecycle events.
+    pub fn is_lifecycle(&self, rule: &Name) -> bool {
+        self.application.rules.get(rule).is_some_and(|rule| self.application.is_lifecycle(&rule.on))
+    }
+
     /// Explains how each rule is evaluated.
     pub fn explain(&self) -> Vec<RuleExplanation> {
         let mut found = self.rules.explain();
         for explanation in &mut found {
-            if let Some(rules) = self.scheduled.get(&explanation.rule) {
+            let alone = self.scheduled.get(&explanation.rule);
+            let alone =
+                alone.or_else(|| self.targeted.get(&explanation.rule).filter(|_| self.is_lifecycle(&explanation.rule)));
+            if let Some(rules) = alone {
                 *explanation = rules.explain().swap_remove(0);
+            }
+            if self.is_lifecycle(&explanation.rule) {
+                // It is evaluated for one subscription of each event, so it needs no index.
+                explanation.warnings.clear();
+                explanation.suppression.push("is evaluated for the subscription of the event only".to_owned());
+            }
+            if let Some(delay) = self.application.rules.get(&explanation.rule).and_then(|rule| rule.delay.as_ref()) {
+                explanation.suppression.push(delay_explained(delay));
             }
             if let Some((plan, warnings)) = self.queries.plan(&explanation.rule) {
                 explanation.query = plan.to_vec();
@@ -130,6 +153,19 @@ impl Compiled {
             }
         }
         found
+    }
+}
+
+/// A delay as text.
+fn delay_explained(delay: &RuleDelay) -> String {
+    let after = write_duration(delay.after);
+    let classes: Vec<String> = delay.cancel_on.keys().map(|class| format!("`{class}`")).collect();
+    match classes.as_slice() {
+        [] => format!("notifies {after} after the event, by an evaluation at that time"),
+        classes => format!(
+            "notifies {after} after the event, by an evaluation at that time, unless cancelled by {}",
+            classes.join(" or ")
+        ),
     }
 }
 
@@ -201,6 +237,39 @@ fn scheduled(application: &Application) -> Result<BTreeMap<Name, Arc<RuleSet>>, 
         sets.insert(name.clone(), Arc::new(RuleSet::compile(&alone)?));
     }
     Ok(sets)
+}
+
+/// Compiles each delayed rule, and each rule on lifecycle events, as a rule without delay and state.
+fn targeted(application: &Application) -> Result<BTreeMap<Name, Arc<RuleSet>>, Vec<Problem>> {
+    let mut sets = BTreeMap::new();
+    for (name, rule) in application.rules.iter().filter(|(_, rule)| rule.enabled && rule.schedule.is_none()) {
+        let is_lifecycle = application.is_lifecycle(&rule.on);
+        if rule.delay.is_none() && !is_lifecycle {
+            continue;
+        }
+        let mut alone = application.clone();
+        alone.rules.retain(|other, _| other == name);
+        if let Some(rule) = alone.rules.get_mut(name) {
+            (rule.delay, rule.state) = (None, RuleState::default());
+        }
+        if is_lifecycle {
+            if let Some(class) = alone.events.get_mut(&rule.on) {
+                class.lifecycle = None;
+            }
+            if let Some(class) = alone.subscriptions.get_mut(&rule.subscription) {
+                // Filters of subscriptions are over the events of their class.
+                class.filter.clear();
+            }
+        }
+        sets.insert(name.clone(), Arc::new(RuleSet::compile(&alone)?));
+    }
+    Ok(sets)
+}
+
+/// Compiles the correlation keys of the delayed rules.
+fn delay_keys(application: &Application) -> Result<BTreeMap<Name, DelayKeys>, Vec<Problem>> {
+    let delayed = application.rules.iter().filter(|(_, rule)| rule.enabled && rule.delay.is_some());
+    delayed.map(|(name, _)| Ok((name.clone(), DelayKeys::compile(application, name)?))).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use tocsin_model::{
     hours::{next_open, zone_of},
     id::Name,
     receipt::{Outcome, Reason, ReasonKind},
-    subscriber::{Device, DeviceState},
+    subscriber::Device,
     suppression::Cause,
     time::Timestamp,
 };
@@ -15,6 +15,7 @@ use tocsin_store::records::Recipient;
 use crate::{
     load_work::Loaded,
     suppress::{Destination, Suppressions},
+    targeted_run,
 };
 
 /// Outcome of a notification that was not sent.
@@ -74,11 +75,31 @@ pub(crate) fn suppression(
     let edited = loaded.edit.as_ref().and_then(|edit| edit.address.as_deref());
     let to = Destination {
         protocol: &channel.protocol,
+        application: &loaded.batch.head.application,
+        channel: &device.channel,
         address: edited.unwrap_or(&device.address),
         subscriber: &recipient.id,
         device: name,
     };
     suppressions.cause(&to, loaded.delivery_policy.critical, now)
+}
+
+/// Checks that the preferences of the subscriber allow a notification now.
+pub(crate) fn check_preferences(loaded: &Loaded, recipient: &Recipient, now: Timestamp) -> Result<(), Unsent> {
+    let (head, preferences) = (&loaded.batch.head, &recipient.preferences);
+    if loaded.delivery_policy.critical {
+        return Ok(());
+    }
+    let text = if preferences.is_paused(now) {
+        "the subscriber has paused notifications"
+    } else if preferences.only_critical {
+        "the subscriber wants critical notifications only"
+    } else if !preferences.of(&head.application, &head.class).is_enabled() {
+        "the subscriber does not want notifications of this class"
+    } else {
+        return Ok(());
+    };
+    Err(Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text))
 }
 
 /// Result of choosing a device.
@@ -104,15 +125,13 @@ pub(crate) fn choose_device<'r>(
     suppressed: impl Fn(&Name, &Device) -> Option<Cause>,
 ) -> Result<Chosen<'r>, Unsent> {
     let (head, delivery_policy) = (&loaded.batch.head, &loaded.delivery_policy);
+    let change = loaded.lifecycle_change();
+    let states = targeted_run::device_states(recipient, change);
     let choice = recipient.preferences.of(&head.application, &head.class);
-    if !delivery_policy.critical && !choice.is_enabled() {
-        let text = "the subscriber does not want notifications of this class";
-        return Err(Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text));
-    }
     let channels = &loaded.compiled.application.channels;
     let requested = |device: &Device| delivery_policy.critical || choice.allows(&device.channel);
     let usable = || {
-        let active = recipient.devices.iter().filter(|(_, device)| device.state == DeviceState::Active);
+        let active = recipient.devices.iter().filter(|(_, device)| states.contains(&device.state));
         active.filter(|(_, device)| requested(device) && channels.contains_key(&device.channel))
     };
     let of = |channel: &Name| {
@@ -128,7 +147,7 @@ pub(crate) fn choose_device<'r>(
     };
     // Fast path: most subscribers have no preferences and no suppressions.
     if loaded.work_state.fallback == 0 && choice.preferred().is_empty() {
-        let (name, device) = recipient.device().ok_or_else(none)?;
+        let (name, device) = targeted_run::device(recipient, change).ok_or_else(none)?;
         if requested(device) && suppressed(name, device).is_none() {
             return Ok(Chosen::Device(name));
         }
@@ -147,7 +166,7 @@ pub(crate) fn choose_device<'r>(
     if loaded.work_state.fallback > 0 {
         return Ok(first(&mut of(channel)).unwrap_or(Chosen::NoDevice));
     }
-    let standard = recipient.device().ok_or_else(none)?;
+    let standard = targeted_run::device(recipient, change).ok_or_else(none)?;
     let preferred = first(&mut choice.preferred().iter().flat_map(of));
     if let Some(Chosen::Device(name)) = preferred {
         return Ok(Chosen::Device(name));

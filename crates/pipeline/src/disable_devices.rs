@@ -1,13 +1,15 @@
-//! Disables devices whose address the receiver rejects for good: the device is marked as bounced. An unknown mailbox
-//! is also suppressed, if its channel asks for that.
+//! Disables devices whose address the receiver rejects for good: the device is marked as bounced. Refusals that count
+//! as feedback are reported, and so are deliveries that clear their counts.
 
 use std::sync::Arc;
 
+use tocsin_feedback::{EnhancedStatus, policy::Evidence};
 use tocsin_model::{
-    id::{Name, NotificationId, SubscriptionId},
+    feedback::Class,
+    id::{Name, NotificationId, SubscriberId, SubscriptionId},
     receipt::{Reason, ReasonKind},
     subscriber::{Device, DeviceState},
-    suppression::{Cause, Report, Target},
+    suppression::Target,
 };
 use tocsin_store::{
     error::StoreError,
@@ -15,10 +17,16 @@ use tocsin_store::{
 };
 use tokio::task::JoinHandle;
 
-use crate::{Flow, active_version::ActiveVersion, endpoints::EndpointUpdate, update_endpoints::apply_endpoint_updates};
+use crate::{
+    Flow, active_version::ActiveVersion, endpoints::EndpointUpdate, feedback::FeedbackReport,
+    update_endpoints::apply_endpoint_updates,
+};
 
 /// Maximum number of devices waiting to be marked. Beyond it, the next message for the device reports it again.
 const WAITING_MAX: usize = 10_000;
+
+/// Origin of feedback from the replies of servers.
+const SESSION: &str = "session";
 
 /// A permanently rejected address.
 pub(crate) struct RejectedAddress {
@@ -30,7 +38,7 @@ pub(crate) struct RejectedAddress {
     pub channel: Name,
     /// The rejected address.
     pub address: String,
-    /// `Gone` or `Bounced`, with the receiver's reply.
+    /// `Gone`, `Bounced` or `SoftBounced`, with the receiver's reply.
     pub reason: Reason,
 }
 
@@ -39,13 +47,14 @@ pub(crate) struct Disabler {
     active: Arc<ActiveVersion>,
     waiting: Vec<RejectedAddress>,
     endpoints: Vec<EndpointUpdate>,
+    successes: Vec<(Target, NotificationId)>,
     at_work: Option<JoinHandle<()>>,
 }
 
 impl Disabler {
     /// Creates a disabler for an application.
     pub fn new(active: Arc<ActiveVersion>) -> Self {
-        Disabler { active, waiting: Vec::new(), endpoints: Vec::new(), at_work: None }
+        Disabler { active, waiting: Vec::new(), endpoints: Vec::new(), successes: Vec::new(), at_work: None }
     }
 
     /// Queues an endpoint to be handled.
@@ -62,14 +71,27 @@ impl Disabler {
         }
     }
 
+    /// Queues a delivery to an address of which soft bounces count.
+    pub fn queue_success(&mut self, target: Target, id: NotificationId) {
+        if self.successes.len() < WAITING_MAX {
+            self.successes.push((target, id));
+        }
+    }
+
     /// Starts on the queue once the previous run is done.
     pub fn work(&mut self, flow: &Arc<Flow>) {
-        let is_anything = !(self.waiting.is_empty() && self.endpoints.is_empty());
+        let is_anything = !(self.waiting.is_empty() && self.endpoints.is_empty() && self.successes.is_empty());
         if is_anything && self.at_work.as_ref().is_none_or(JoinHandle::is_finished) {
             let (flow, active, gone) = (flow.clone(), self.active.clone(), std::mem::take(&mut self.waiting));
             let endpoints = std::mem::take(&mut self.endpoints);
+            let successes = std::mem::take(&mut self.successes);
             self.at_work = Some(tokio::spawn(async move {
                 apply_endpoint_updates(&flow, &active, endpoints).await;
+                for success in successes {
+                    if let Err(error) = report_success(&flow, &success).await {
+                        tracing::error!(%error, id = %success.1, "soft bounces before a delivery cannot be cleared");
+                    }
+                }
                 for gone in gone {
                     if let Err(error) = mark(&flow, &active, &gone).await {
                         tracing::error!(%error, subscription = %gone.subscription, "a device that is gone cannot be marked");
@@ -103,7 +125,8 @@ async fn mark(flow: &Flow, active: &ActiveVersion, gone: &RejectedAddress) -> Re
     };
     let Some((name, device)) = recipient.devices.iter().find(|(_, device)| is_gone(device)) else { return Ok(()) };
     match gone.reason.kind {
-        ReasonKind::Bounced => suppress(flow, active, gone, device).await,
+        ReasonKind::Bounced => report(flow, active, gone, (&recipient.id, name, device), Class::Hard).await,
+        ReasonKind::SoftBounced => report(flow, active, gone, (&recipient.id, name, device), Class::Soft).await,
         _ => disable(flow, gone, &recipient, name, device).await,
     }
 }
@@ -126,24 +149,39 @@ async fn disable(
     Ok(())
 }
 
-async fn suppress(
+async fn report(
     flow: &Flow,
     active: &ActiveVersion,
     gone: &RejectedAddress,
-    device: &Device,
+    (subscriber, name, device): (&SubscriberId, &Name, &Device),
+    class: Class,
 ) -> Result<(), StoreError> {
     let Some(channel) = active.channel(&device.channel) else { return Ok(()) };
-    let protocol = channel.protocol();
-    let report = Report {
-        target: Target::address(protocol, &gone.address),
+    let text = gone.reason.text.as_str();
+    let report = FeedbackReport {
+        evidence: Evidence::of_session(gone.id, class),
+        target: Target::address(channel.protocol(), &gone.address),
         address: None,
-        cause: Cause::HardBounce,
-        origin: protocol.to_string(),
-        detail: gone.reason.text.clone(),
+        device: Some((subscriber.clone(), name.clone())),
         notification: Some(gone.id),
+        origin: SESSION.to_owned(),
+        status: text.split_whitespace().nth(1).filter(|word| word.parse::<EnhancedStatus>().is_ok()).map(str::to_owned),
+        detail: text.to_owned(),
     };
-    flow.suppression_store.report_suppressions(vec![report], flow.suppressions.policy(), flow.clock.now()).await?;
-    metrics::counter!("tocsin_suppression_reports_total", "cause" => Cause::HardBounce.word()).increment(1);
-    tracing::warn!(id = %gone.id, channel = %device.channel, reason = gone.reason.text, "an address is suppressed: the mailbox does not exist");
-    Ok(())
+    flow.feedback.apply(&*flow.feedback_store, &*flow.clock, &[report]).await.map(drop)
+}
+
+/// A message was accepted for an address of which soft bounces in sessions count.
+async fn report_success(flow: &Flow, (target, id): &(Target, NotificationId)) -> Result<(), StoreError> {
+    let report = FeedbackReport {
+        evidence: Evidence::of_session(*id, Class::Delivered),
+        target: target.clone(),
+        address: None,
+        device: None,
+        notification: Some(*id),
+        origin: SESSION.to_owned(),
+        status: None,
+        detail: String::new(),
+    };
+    flow.feedback.apply(&*flow.feedback_store, &*flow.clock, &[report]).await.map(drop)
 }

@@ -12,18 +12,24 @@ use tocsin_model::{
     content::PartsUsed,
     delivery_policy::{Digest, DigestWindow},
     id::{Name, SubscriptionId},
+    lifecycle::LifecycleChange,
     receipt::{Outcome, Reason, ReasonKind},
     subscriber::Device,
     suppression::Cause,
     time::Timestamp,
 };
-use tocsin_store::{error::StoreError, journal::WindowWorkQuery, records::Recipient};
+use tocsin_store::{
+    error::StoreError,
+    journal::{BROADCAST_CANCELLED, HELD, WindowWorkQuery},
+    records::Recipient,
+};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     active_version::OpenedChannel,
-    decide::{Chosen, Unsent, choose_device, suppression, time_to_send},
+    broadcasts::Hold,
+    decide::{Chosen, Unsent, check_preferences, choose_device, suppression, time_to_send},
     deliver_work::{REST_AFTER_FAILURE, Worker},
     delivery_tracker::DeliveryTracker,
     digest::{Group, GroupKey, Groups, group_key},
@@ -32,6 +38,7 @@ use crate::{
     multicast::Multicasts,
     render::{Member, render},
     render_cache::RenderCache,
+    targeted_run,
 };
 
 /// Notifications per chunk: their recipients are read together, then they are formatted and handed over.
@@ -114,7 +121,7 @@ impl Worker {
         collected: &mut DispatchGroups,
         stop: &CancellationToken,
     ) -> Result<(), DispatchInterrupted> {
-        let ItemDispatch { tracker, loaded, ordinals, dispatched, left, .. } = &mut items[at];
+        let ItemDispatch { tracker, loaded, ordinals, dispatched, left, due_at } = &mut items[at];
         let limit = loaded.delivery_policy.multicast.map_or(0, |limit| limit as usize);
         // A multiple of the multicast size, so that no multicast is split.
         let chunk_size = RECIPIENTS.next_multiple_of(limit.max(1));
@@ -124,6 +131,22 @@ impl Worker {
                 left.extend(rest);
                 return Err(DispatchInterrupted(None));
             }
+            match loaded.hold() {
+                Hold::None => {}
+                Hold::Paused => {
+                    left.extend(rest);
+                    *due_at = HELD;
+                    return Ok(());
+                }
+                Hold::Cancelled => {
+                    let now = self.flow.clock.now();
+                    rest.iter().for_each(|ordinal| tracker.unsent(*ordinal, now, cancelled()));
+                    *dispatched += rest.len();
+                    return Ok(());
+                }
+            }
+            // Before the recipients are read: a change of them from now on recalls what is formatted here.
+            let mark = self.flow.recalls.mark();
             let recipients = match self.recipients(loaded, chunk).await {
                 Ok(recipients) => {
                     self.flow.suppressions.refresh(&*self.flow.suppression_store).await.map(|()| recipients)
@@ -152,7 +175,8 @@ impl Worker {
                 };
                 match taken {
                     Ok(DispatchDecision::Grouped) => continue,
-                    Ok(DispatchDecision::Ready(channel, outgoing)) => {
+                    Ok(DispatchDecision::Ready(channel, mut outgoing)) => {
+                        outgoing.recall = Some(mark.clone());
                         self.log_attempt(&outgoing);
                         ready.push(channel, outgoing);
                     }
@@ -201,10 +225,10 @@ impl Worker {
                 return Ok(DispatchDecision::NoDevice(Reason::new(ReasonKind::Unreachable, text)));
             }
         };
-        if let Some(digest) = self.waits_for_others(loaded) {
+        if let Some((digest, window)) = self.waits_for_others(loaded, &recipient) {
             let key = group_key(loaded, digest, ordinal, &recipient, device)?;
             self.recover_windows(loaded, digest).await?;
-            return Ok(DispatchDecision::InWindow(self.window(loaded, digest, key, &recipient, now)?));
+            return Ok(DispatchDecision::InWindow(self.window(loaded, window, key, &recipient, now)?));
         }
         let time = time_to_send(&loaded.delivery_policy, &recipient, now)?;
         if time > now {
@@ -231,6 +255,7 @@ impl Worker {
     }
 
     fn choose<'r>(&self, loaded: &Loaded, recipient: &'r Recipient, now: Timestamp) -> Result<Chosen<'r>, Unsent> {
+        check_preferences(loaded, recipient, now)?;
         choose_device(loaded, recipient, &self.channel, |name, device| {
             suppression(&self.flow.suppressions, loaded, recipient, (name, device), now)
         })
@@ -243,33 +268,38 @@ impl Worker {
             return Err(Unsent::closed(Outcome::Expired, ReasonKind::Expired, text));
         }
         let refused = |text| Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text);
+        if loaded.hold() == Hold::Cancelled {
+            return Err(cancelled());
+        }
         let recipient = recipient.ok_or_else(|| refused("the subscription is gone"))?;
-        if !recipient.profile.enabled || !recipient.interest.enabled {
+        if targeted_run::admits(&recipient, loaded.lifecycle_change()).is_err() {
             return Err(refused("the subscription was switched off"));
         }
         Ok(recipient)
     }
 
-    /// The digest for whose window a single notification waits.
-    fn waits_for_others<'l>(&self, loaded: &'l Loaded) -> Option<&'l Digest> {
-        let digest = loaded.delivery_policy.digest.as_ref()?;
-        (digest.window != DigestWindow::Batch && loaded.work_state.window.is_none()).then_some(digest)
+    /// The digest for whose window a single notification waits, with the window: that of the subscriber, if it prefers
+    /// one, else that of the class.
+    fn waits_for_others<'l>(&self, loaded: &'l Loaded, recipient: &Recipient) -> Option<(&'l Digest, DigestWindow)> {
+        let digest = loaded.delivery_policy.digest.as_ref().filter(|_| loaded.work_state.window.is_none())?;
+        let window = preferred_window(loaded, recipient).unwrap_or(digest.window);
+        (window != DigestWindow::Batch).then_some((digest, window))
     }
 
     /// The end of the digest window of a notification, moved to a permitted hour.
     fn window(
         &self,
         loaded: &Loaded,
-        digest: &Digest,
+        window: DigestWindow,
         key: GroupKey,
         recipient: &Recipient,
         now: Timestamp,
     ) -> Result<Timestamp, Unsent> {
         let end = || {
-            let end = digest.window.end(recipient.profile.time_zone.as_deref(), now).unwrap_or(now);
+            let end = window.end(recipient.profile.time_zone.as_deref(), now).unwrap_or(now);
             time_to_send(&loaded.delivery_policy, recipient, end)
         };
-        match digest.window {
+        match window {
             // Only these windows depend on the first notification; the others have fixed times.
             DigestWindow::After(_) => self.windows.place(key, now, end),
             _ => end(),
@@ -312,6 +342,9 @@ impl Worker {
                     let recipients = self.recipients(&loaded, chunk).await?;
                     for (ordinal, recipient) in chunk.iter().zip(recipients) {
                         let Ok(Some(recipient)) = recipient else { continue };
+                        if preferred_window(&loaded, &recipient).is_some() {
+                            continue;
+                        }
                         let Ok(Chosen::Device(device)) = self.choose(&loaded, &recipient, now) else { continue };
                         if let Ok(key) = group_key(&loaded, digest, *ordinal, &recipient, device) {
                             self.windows.recover(key, end);
@@ -361,6 +394,7 @@ impl Worker {
                     items[group.members[0].0].loaded.notifications().subscriptions[group.members[0].1 as usize]
                 })
                 .collect();
+            let mark = self.flow.recalls.mark();
             let recipients = match self.recipients_of(&heads).await {
                 Ok(recipients) => recipients,
                 Err(error) => {
@@ -380,6 +414,7 @@ impl Worker {
                         .map(|(at, ordinal)| Member { loaded: &items[*at].loaded, ordinal: *ordinal })
                         .collect();
                     let recipient = self.may_notify(notified[0].loaded, recipient, Timestamp(i64::MIN))?;
+                    check_preferences(notified[0].loaded, &recipient, now)?;
                     let (channel, target) = self.open(&recipient, &device)?;
                     if let Some(wait) = channel.hold(&target.address, notified[0].loaded.delivery_policy.priority) {
                         return Ok(DigestDecision::Later(target.channel.clone(), now + wait));
@@ -394,7 +429,8 @@ impl Worker {
                 });
                 members.iter().for_each(|(at, _)| items[*at].dispatched += 1);
                 match decision {
-                    Ok(DigestDecision::Now(channel, outgoing)) => {
+                    Ok(DigestDecision::Now(channel, mut outgoing)) => {
+                        outgoing.recall = Some(mark.clone());
                         metrics::counter!("tocsin_deliver_digest_messages_total").increment(1);
                         self.log_attempt(&outgoing);
                         ready.push(channel, outgoing);
@@ -430,8 +466,9 @@ impl Worker {
         let edited = loaded.edit.as_ref().and_then(|edit| edit.address.clone());
         let address = edited.unwrap_or_else(|| target.address.clone());
         let unsubscribe = self.flow.context.unsubscribe_link(recipient.subscription);
-        let subscriber = Some(recipient.number);
-        Outgoing { id: loaded.id(ordinal), subscriber, address, ticket, unsubscribe, message, others: Vec::new() }
+        let (subscriber, subscription) = (Some(recipient.number), Some(recipient.subscription));
+        let (id, others) = (loaded.id(ordinal), Vec::new());
+        Outgoing { id, subscriber, address, ticket, unsubscribe, subscription, recall: None, message, others }
     }
 
     /// Logs an attempt about to be made, at the level its channel asks for.
@@ -453,7 +490,16 @@ impl Worker {
     /// Reads the recipients of some notifications.
     async fn recipients(&self, loaded: &Loaded, chunk: &[u32]) -> Result<Vec<ReadRecipient>, StoreError> {
         let of = |ordinal: &u32| loaded.notifications().subscriptions[*ordinal as usize];
-        self.recipients_of(&chunk.iter().map(of).collect::<Vec<_>>()).await
+        let subscriptions = chunk.iter().map(of).collect::<Vec<_>>();
+        if loaded.lifecycle_change() == Some(LifecycleChange::Ended) {
+            let found = targeted_run::recipients(&self.flow, &subscriptions, Some(LifecycleChange::Ended)).await;
+            match found {
+                Ok(found) => return Ok(found.into_iter().map(Ok).collect()),
+                Err(StoreError::Damaged(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.recipients_of(&subscriptions).await
     }
 
     /// Reads the recipients of some subscriptions. If a record is damaged, only its notifications are suspended.
@@ -476,6 +522,20 @@ impl Worker {
         }
         Ok(apart)
     }
+}
+
+/// The digest window that the subscriber prefers to that of the class. Critical notifications have none.
+fn preferred_window(loaded: &Loaded, recipient: &Recipient) -> Option<DigestWindow> {
+    let head = &loaded.batch.head;
+    if loaded.delivery_policy.critical {
+        return None;
+    }
+    recipient.preferences.of(&head.application, &head.class).digest()
+}
+
+/// Closing decision about a notification of a cancelled broadcast.
+fn cancelled() -> Unsent {
+    Unsent::closed(Outcome::Ended, ReasonKind::Expired, BROADCAST_CANCELLED)
 }
 
 /// A recipient, `None` if the subscription was removed, or why it cannot be read.

@@ -17,19 +17,22 @@ use tocsin_model::{
 use tocsin_store::{
     inbox::Inbox,
     journal::{
-        Checkpoints, EventLog, Maintenance, NotificationLog, OperatorActions, RuleStop, RuleStore, Schedules, WorkQueue,
+        Broadcasts, Checkpoints, Delays, EventLog, Maintenance, NotificationLog, OperatorActions, RuleStop, RuleStore,
+        Schedules, WorkQueue,
     },
     records::{
-        ApplicationStore, ChangeLog, Installation, MatchStore, RecipientStore, ScheduleStore, SubscriberStore,
-        SubscriptionStore, SuppressionStore,
+        ApplicationStore, ChangeLog, ConsentStore, FeedbackStore, Installation, LifecycleStore, MatchStore,
+        RecipientStore, ScheduleStore, SubscriberStore, SubscriptionStore, SuppressionStore,
     },
 };
 use tokio::sync::Notify;
 
 use crate::{
+    broadcasts::{BroadcastVersions, Signals},
     class_counters::ClassCounters,
     compile::Compiled,
     endpoints::Endpoints,
+    feedback::FeedbackApplier,
     latency::Latencies,
     match_events::{IndexStatus, Permits},
     options::PipelineOptions,
@@ -57,20 +60,27 @@ pub(crate) trait RunningApplication: Send + Sync {
 
 /// State shared by all steps, with the facets of the journal and the records: a step uses those it needs.
 pub(crate) struct Flow {
+    /// Recalls of formatted messages.
+    pub recalls: Arc<tocsin_delivery::Recalls>,
     pub event_log: Arc<dyn EventLog>,
     pub work_queue: Arc<dyn WorkQueue>,
     pub notification_log: Arc<dyn NotificationLog>,
     pub rule_store: Arc<dyn RuleStore>,
     pub schedules: Arc<dyn Schedules>,
+    pub delays: Arc<dyn Delays>,
     pub checkpoints: Arc<dyn Checkpoints>,
     pub operator_actions: Arc<dyn OperatorActions>,
+    pub broadcast_store: Arc<dyn Broadcasts>,
     pub maintenance: Arc<dyn Maintenance>,
     pub installation: Arc<dyn Installation>,
     pub application_store: Arc<dyn ApplicationStore>,
     pub subscriber_store: Arc<dyn SubscriberStore>,
     pub subscription_store: Arc<dyn SubscriptionStore>,
     pub suppression_store: Arc<dyn SuppressionStore>,
+    pub consent_store: Arc<dyn ConsentStore>,
+    pub feedback_store: Arc<dyn FeedbackStore>,
     pub recipient_store: Arc<dyn RecipientStore>,
+    pub lifecycle: Arc<dyn LifecycleStore>,
     pub change_log: Arc<dyn ChangeLog>,
     pub match_store: Arc<dyn MatchStore>,
     pub schedule_store: Arc<dyn ScheduleStore>,
@@ -95,11 +105,22 @@ pub(crate) struct Flow {
     pub stops: Mutex<Stops>,
     pub jitter: Mutex<fastrand::Rng>,
     pub suppressions: Suppressions,
+    pub feedback: FeedbackApplier,
     pub endpoints: Endpoints,
     pub switches: Switches,
     pub slow_firings: SlowFirings,
+    /// Wakes the task of delayed rules: some began, or a rule was resumed.
+    pub delays_started: Notify,
+    /// Wakes the task of lifecycle events: a component was switched on.
+    pub lifecycle_switched: Notify,
     /// Wakes the resend task.
     pub resends: Notify,
+    pub broadcasts: Signals,
+    pub broadcast_versions: BroadcastVersions,
+    /// Wakes the task that starts broadcasts.
+    pub broadcasts_changed: Notify,
+    /// Serializes changes of the state of broadcasts.
+    pub changing_broadcasts: tokio::sync::Mutex<()>,
     pub classes: ClassCounters,
     pub spans: StepSpans,
     /// Running applications. A work item may name a channel that no definition has.

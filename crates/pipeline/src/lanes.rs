@@ -84,7 +84,7 @@ impl Lanes {
             let page = flow.work_queue.open_batches(application, *known, PAGE).await?;
             let is_last = page.len() < PAGE;
             for (id, head) in page {
-                let compiled = flow.versions.get(&head.application, head.version).await?;
+                let compiled = flow.version_of(&head).await?.map(|(compiled, _)| compiled);
                 let class = compiled.as_ref().and_then(|compiled| compiled.event_class(&head.event_class));
                 if class.is_some_and(|class| class.ordered.is_some()) {
                     self.learn_batch(flow, id).await?;

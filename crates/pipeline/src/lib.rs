@@ -21,13 +21,18 @@ mod delivery_tracker; // step 3, state: the disposition of each notification of 
 mod delivery_results; // step 4, input: uncommitted results of a work item, and the step that commits them
 mod record_receipts; // step 4: dispositions become receipts, retries and suspensions
 mod resend; // operator request: failed notifications are sent again
+mod broadcasts; // messages of people to an audience: matched in parts, paused, cancelled
+mod temporary_index; // temporary index of some subscriptions, for scheduled runs and broadcasts
 mod class_counters; // counters by application and class, with bounded label cardinality
 mod spans; // trace spans of the steps (W3C Trace Context)
 mod channel_alerts; // log lines for channels whose attempts all fail
+pub mod feedback; // bounces, complaints and other reports: counts and suppressions
+mod apply_feedback; // the same as operations of the running pipeline
 mod disable_devices; // devices whose address the receiver rejected for good are disabled
 mod endpoints; // endpoints that fail, and for how long
 mod update_endpoints; // endpoints that fail for days are disabled
 mod feeds; // writes to the feeds of the inbox
+mod provider_days; // mails to mailbox providers by day, for mail channels
 
 pub mod compile; // a definition becomes rules, formatters and channels
 pub mod resource_policy; // files and programs that channels and collections may use
@@ -48,6 +53,9 @@ mod view_subscribers; // subscribers as rules see them, at a snapshot sequence
 mod shards; // the match index, partitioned over threads that share nothing
 mod slow_firings; // log of rule firings that took long
 mod schedules; // rules that are evaluated by a schedule
+mod follow_lifecycle; // changes in the life of subscriptions become events
+mod delays; // delayed rules: their notifications wait, are cancelled, or become due
+mod targeted_run; // one rule, evaluated for given pairs of event and subscription
 mod run_queries; // rules in SQL
 mod switches; // components that an operator has switched off
 mod run_sources; // runs the event sources of applications
@@ -67,6 +75,7 @@ mod panics; // tests of matching that panics
 mod tracking; // tests of work items in flight
 
 pub use accept_events::{AcceptError, Submission};
+pub use broadcasts::{AudienceCount, CompiledBroadcast};
 pub use compile::Compiled;
 pub use errors::{RefireError, RunError};
 pub use flow::Opener;
@@ -85,7 +94,7 @@ pub use tocsin_connect::{
     Clock, SystemClock,
     spans::{Attribute, Span, SpanKind, Spans},
 };
-pub use tocsin_delivery::{Context, Destination, DestinationState};
+pub use tocsin_delivery::{Context, Destination, DestinationState, HeldBackMail, MailKey, MailSender};
 pub use tocsin_sources::{Context as SourceContext, Folders, Listeners};
 pub use versions::Versions;
 pub use view_subscribers::view_subscribers;

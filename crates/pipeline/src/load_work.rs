@@ -9,11 +9,13 @@ use tocsin_formatting::EventScope;
 use tocsin_matching::notify::NotifyFields;
 use tocsin_model::{
     application::EventClass,
+    broadcast::broadcast_class,
     delivery_policy::DeliveryPolicy,
     edit::Edit,
     event::EventBatch,
     field::{Field, Fields, Row, pack_row},
     id::{EventBatchId, EventId, Name, NotificationId},
+    lifecycle::LifecycleChange,
     notification::Notifications,
     receipt::{Reason, ReasonKind},
     time::Timestamp,
@@ -25,15 +27,37 @@ use tocsin_store::{
     journal::{StoredNotificationBatch, WorkItem, WorkState},
 };
 
-use crate::{Flow, class_counters::NotificationCounters, compile::Compiled, lanes::LaneKey, spans::TracedNotification};
+use crate::{
+    Flow,
+    broadcasts::{BroadcastSignal, CompiledBroadcast, Hold, broadcast_of},
+    class_counters::NotificationCounters,
+    compile::Compiled,
+    lanes::LaneKey,
+    spans::TracedNotification,
+};
 
 /// An event, prepared for formatting.
+#[derive(Clone)]
 pub(crate) struct LoadedEvent {
     pub row: Row,
     pub scope: EventScope,
     pub accepted_at: Timestamp,
     /// Its trace context, with the ordinal of the first event of its batch that shares it.
     pub trace: Option<(u32, TraceContext)>,
+}
+
+impl LoadedEvent {
+    /// The event of a broadcast.
+    fn of_broadcast(broadcast: &CompiledBroadcast, accepted_at: Timestamp) -> LoadedEvent {
+        let class = broadcast_class();
+        let scope = EventScope::new(&broadcast.compiled.application.events[&class].fields, &broadcast.event);
+        LoadedEvent {
+            row: broadcast.rules().bare_row(&class, broadcast.event.clone()),
+            scope,
+            accepted_at,
+            trace: None,
+        }
+    }
 }
 
 /// A work item that was read.
@@ -54,6 +78,8 @@ pub(crate) struct Loaded {
     pub attempts: u32,
     /// State of the work: channel, fallback and time.
     pub work_state: WorkState,
+    /// State of its broadcast, if it belongs to one.
+    pub broadcast: Option<Arc<BroadcastSignal>>,
     /// Replacements that an operator made.
     pub edit: Option<Edit>,
     /// Edited fields, by index.
@@ -87,7 +113,7 @@ impl Loaded {
             .await?
             .ok_or_else(|| Unreadable::Permanent(format!("batch {} is gone", item.batch)))?;
         let head = &batch.head;
-        let compiled = flow.versions.get(&head.application, head.version).await?.ok_or_else(|| {
+        let (compiled, broadcast) = flow.version_of(head).await?.ok_or_else(|| {
             let (version, application) = (head.version, &head.application);
             Unreadable::Permanent(format!(
                 "version {version} of `{application}` cannot be compiled; see `tocsin check`"
@@ -108,6 +134,12 @@ impl Loaded {
             }
         }
         let mut events = HashMap::new();
+        if let Some(broadcast) = &broadcast {
+            // The event of a broadcast follows from its draft.
+            let event = LoadedEvent::of_broadcast(broadcast, head.accepted_at);
+            events.extend(batch.notifications.events.iter().map(|run| (run.event, event.clone())));
+            requested.clear();
+        }
         for (id, ordinals) in requested {
             // If an event is missing or damaged, only its notifications are suspended.
             match flow.event_log.event_batch(id).await {
@@ -149,8 +181,20 @@ impl Loaded {
             edit,
             edited,
             events,
+            broadcast: broadcast_of(head).map(|id| flow.broadcasts.of(id)),
             batch,
         })
+    }
+
+    /// Hold of its broadcast, if it belongs to one.
+    pub fn hold(&self) -> Hold {
+        self.broadcast.as_ref().map_or(Hold::None, |signal| signal.hold())
+    }
+
+    /// The change to which the class of its events is bound.
+    pub fn lifecycle_change(&self) -> Option<LifecycleChange> {
+        let class = self.compiled.application.events.get(&self.batch.head.event_class)?;
+        Some(class.lifecycle.as_ref()?.change)
     }
 
     /// Notifications of the batch.

@@ -13,6 +13,7 @@ mod match_batches; // matching of one quantum: failed rules are isolated
 mod build_index; // the index of a version, and its first snapshot sequence
 mod index_status; // status of an application's index
 mod rule_state; // stored rule state
+mod lifecycle_rules; // rules on lifecycle events, for the subscription of each event
 mod refire; // fires a rule again for listed batches
 mod make_batches; // cut matches become notification batches
 mod permits; // concurrency limit of the matchers

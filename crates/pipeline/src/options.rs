@@ -52,6 +52,8 @@ pub struct PipelineOptions {
     pub source_listeners: Listeners,
     /// Policy that decides how bounces and complaints suppress an address.
     pub suppression: Policy,
+    /// Retention of the evidence of consents after its person was erased. It has no address then.
+    pub evidence_kept: Duration,
 }
 
 impl Default for PipelineOptions {
@@ -76,6 +78,7 @@ impl Default for PipelineOptions {
             channel_folders: Vec::new(),
             source_listeners: Listeners::default(),
             suppression: Policy::default(),
+            evidence_kept: Duration::from_secs(3 * 365 * 86_400),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tocsin_connect::{Clock, spans::Spans};
-use tocsin_delivery::{Context, Destination, DestinationState};
+use tocsin_delivery::{Context, Destination, DestinationState, HeldBackMail, MailSender, Recalls};
 use tocsin_matching::rule::RuleExplanation;
 use tocsin_model::{
     definition::Environment, id::Name, mailbox::MailChannels, problem::Problem, suppression::Policy, time::Timestamp,
@@ -29,16 +29,18 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     accept_events::{self, AcceptError, Submission},
     active_version::OpenedChannel,
-    class_counters,
+    broadcasts, class_counters,
     compile::Compiled,
+    delays::{self, DelayTask},
     endpoints,
     errors::{RefireError, RunError},
     feeds,
     flow::{Flow, Opener, RunningApplication},
+    follow_lifecycle::{self, LifecycleTask},
     latency::Latencies,
     match_events::{self, Command, Dispatcher, IndexStatus},
     options::PipelineOptions,
-    resend, run_sources,
+    provider_days, resend, run_sources,
     run_sources::SourceStatus,
     running::{self, Running},
     schedules::{self, Clockwork},
@@ -117,6 +119,8 @@ pub struct Pipeline {
     changing: Mutex<BTreeMap<Name, Arc<tokio::sync::Mutex<()>>>>,
     commands: mpsc::Sender<Command>,
     clockwork: mpsc::Sender<schedules::Command>,
+    delays: mpsc::Sender<delays::Command>,
+    lifecycle: mpsc::Sender<follow_lifecycle::Command>,
     stop: CancellationToken,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -131,7 +135,9 @@ impl Pipeline {
     pub async fn start(parts: Parts) -> Result<Arc<Pipeline>, StoreError> {
         let Parts { journal, records, inbox, environment, mut context, opener, options, seed, spans } = parts;
         context.feeds = Some(Arc::new(feeds::StoredFeeds { inbox: inbox.clone(), clock: context.clock.clone() }));
+        context.provider_days = Some(Arc::new(provider_days::StoredProviderDays(journal.clone())));
         let flow = Arc::new(Flow {
+            recalls: Default::default(),
             versions: Versions::new(records.clone(), environment),
             clock: context.clock.clone(),
             latencies: Latencies::default(),
@@ -145,24 +151,36 @@ impl Pipeline {
             jitter: Mutex::new(fastrand::Rng::with_seed(seed)),
             classes: class_counters::ClassCounters::default(),
             suppressions: suppress::Suppressions::new(options.suppression.clone()),
+            feedback: crate::feedback::FeedbackApplier::new(&options.suppression),
             endpoints: endpoints::Endpoints::default(),
             switches: switches::Switches::default(),
             slow_firings: slow_firings::SlowFirings::default(),
+            delays_started: tokio::sync::Notify::new(),
+            lifecycle_switched: tokio::sync::Notify::new(),
             resends: tokio::sync::Notify::new(),
+            broadcasts: broadcasts::Signals::default(),
+            broadcast_versions: broadcasts::BroadcastVersions::default(),
+            broadcasts_changed: tokio::sync::Notify::new(),
+            changing_broadcasts: tokio::sync::Mutex::default(),
             event_log: journal.clone(),
             work_queue: journal.clone(),
             notification_log: journal.clone(),
             rule_store: journal.clone(),
             schedules: journal.clone(),
+            delays: journal.clone(),
             checkpoints: journal.clone(),
             operator_actions: journal.clone(),
+            broadcast_store: journal.clone(),
             maintenance: journal,
             installation: records.clone(),
             application_store: records.clone(),
             subscriber_store: records.clone(),
             subscription_store: records.clone(),
             suppression_store: records.clone(),
+            consent_store: records.clone(),
+            feedback_store: records.clone(),
             recipient_store: records.clone(),
+            lifecycle: records.clone(),
             change_log: records.clone(),
             match_store: records.clone(),
             schedule_store: records,
@@ -175,6 +193,8 @@ impl Pipeline {
         });
         let (commands, receiver) = mpsc::channel(16);
         let (clockwork, clockwork_receiver) = mpsc::channel(16);
+        let (delays, delays_receiver) = mpsc::channel(16);
+        let (lifecycle, lifecycle_receiver) = mpsc::channel(16);
         let pipeline = Arc::new(Pipeline {
             flow: flow.clone(),
             running: Mutex::default(),
@@ -183,10 +203,12 @@ impl Pipeline {
             changing: Mutex::default(),
             commands,
             clockwork,
+            delays,
+            lifecycle,
             stop: CancellationToken::new(),
             tasks: Mutex::default(),
         });
-        pipeline.run_all(receiver, clockwork_receiver).await?;
+        pipeline.run_all(receiver, clockwork_receiver, delays_receiver, lifecycle_receiver).await?;
         Ok(pipeline)
     }
 
@@ -194,11 +216,15 @@ impl Pipeline {
         self: &Arc<Self>,
         commands: mpsc::Receiver<Command>,
         clockwork: mpsc::Receiver<schedules::Command>,
+        delays: mpsc::Receiver<delays::Command>,
+        lifecycle: mpsc::Receiver<follow_lifecycle::Command>,
     ) -> Result<(), StoreError> {
         let mut installed = Vec::new();
         self.flow.suppressions.load(&*self.flow.suppression_store).await?;
+        self.flow.feedback.load(&*self.flow.feedback_store).await?;
         self.flow.endpoints.load(&*self.flow.recipient_store).await?;
         self.flow.switches.load(&*self.flow.operator_actions).await?;
+        self.flow.broadcasts.load(&*self.flow.broadcast_store).await?;
         for stop in self.flow.rule_store.rule_stops().await? {
             self.flow.stop(stop);
         }
@@ -235,10 +261,15 @@ impl Pipeline {
         let pipeline = Arc::downgrade(self);
         let upkeep = tokio::spawn(upkeep::run(self.flow.clone(), pipeline, self.stop.clone()));
         let clockwork = tokio::spawn(Clockwork::new(self.flow.clone(), clockwork).run(self.stop.clone()));
+        let delaying = tokio::spawn(DelayTask::new(self.flow.clone(), delays).run(self.stop.clone()));
+        let following = tokio::spawn(LifecycleTask::new(self.flow.clone(), lifecycle).run(self.stop.clone()));
         let resending = tokio::spawn(resend::run(self.flow.clone(), self.stop.clone()));
-        self.tasks.lock().extend([matching, upkeep, clockwork, resending]);
+        let broadcasting = tokio::spawn(broadcasts::run(self.flow.clone(), self.stop.clone()));
+        self.tasks.lock().extend([matching, upkeep, clockwork, delaying, following, resending, broadcasting]);
         for compiled in installed {
             self.sources.change(&self.flow, &compiled).await;
+            let _ = self.follow_lifecycle(&compiled).await;
+            let _ = self.delays.send(delays::Command::Install(compiled.clone())).await;
             let _ = self.clockwork.send(schedules::Command::Install(compiled)).await;
         }
         Ok(())
@@ -286,10 +317,21 @@ impl Pipeline {
         self.commands.send(install).await.map_err(|_| RunError::Stopped)?;
         installed.await.map_err(|_| RunError::Stopped)?;
         self.sources.change(&self.flow, &compiled).await;
+        self.follow_lifecycle(&compiled).await?;
+        let install = delays::Command::Install(compiled.clone());
+        self.delays.send(install).await.map_err(|_| RunError::Stopped)?;
         self.clockwork.send(schedules::Command::Install(compiled)).await.map_err(|_| RunError::Stopped)?;
         // Batches that earlier versions could not match are matched again.
         self.rematch(&name).await?;
         Ok(())
+    }
+
+    /// Binds the event classes of a version to the life of subscriptions. Returns when later changes make events.
+    async fn follow_lifecycle(&self, compiled: &Arc<Compiled>) -> Result<(), RunError> {
+        let (done, installed) = oneshot::channel();
+        let install = follow_lifecycle::Command::Install(compiled.clone(), done);
+        self.lifecycle.send(install).await.map_err(|_| RunError::Stopped)?;
+        installed.await.map_err(|_| RunError::Stopped)
     }
 
     /// Acquires the lock for changes of an application.
@@ -339,6 +381,8 @@ impl Pipeline {
         self.flow.running.lock().remove(name);
         let running = self.running.lock().remove(name);
         let _ = self.clockwork.send(schedules::Command::Remove(name.clone())).await;
+        let _ = self.delays.send(delays::Command::Remove(name.clone())).await;
+        let _ = self.lifecycle.send(follow_lifecycle::Command::Remove(name.clone())).await;
         let (done, removed) = oneshot::channel();
         if self.commands.send(Command::Remove(name.clone(), done)).await.is_ok() {
             let _ = removed.await;
@@ -480,7 +524,9 @@ impl Pipeline {
     /// The store failed; it stays off.
     pub async fn switch_on(&self, component: &Component) -> Result<bool, StoreError> {
         let was_kept = self.flow.operator_actions.remove_switch(component).await?;
-        Ok(self.flow.switches.remove(component) || was_kept)
+        let was_off = self.flow.switches.remove(component);
+        self.flow.lifecycle_switched.notify_one();
+        Ok(was_off || was_kept)
     }
 
     /// Status of each application, by name.
@@ -559,6 +605,7 @@ impl Pipeline {
         let mut stops = self.flow.stops.lock();
         let was_known = stops.remove(&(application.clone(), rule.clone())).is_some();
         metrics::gauge!("tocsin_match_stopped_rules").set(stops.len() as f64);
+        self.flow.delays_started.notify_one();
         Ok(was_stopped || was_known)
     }
 
@@ -574,6 +621,12 @@ impl Pipeline {
         let stopped = || RefireError::Store(StoreError::unavailable("the server is shutting down"));
         self.commands.send(command).await.map_err(|_| stopped())?;
         fired.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// Recalls of formatted messages that wait in channels. A change that must count for the next attempt recalls the
+    /// messages of its subscriber or address, after it is stored and before it is acknowledged.
+    pub fn recalls(&self) -> &Recalls {
+        &self.flow.recalls
     }
 
     /// Policy that decides how bounces and complaints suppress an address.
@@ -600,10 +653,31 @@ impl Pipeline {
         }
     }
 
+    /// Identities of the open mail channels of an application.
+    pub fn mail_senders(&self, name: &Name) -> Vec<(Name, MailSender)> {
+        let running = self.running.lock().get(name).cloned();
+        running.map(|running| running.active.mail_senders()).unwrap_or_default()
+    }
+
     /// Known destinations of each channel of an application, failing ones first; at most `limit` per channel.
     pub fn destinations(&self, name: &Name, limit: usize) -> Vec<(Name, Vec<Destination>)> {
         let running = self.running.lock().get(name).cloned();
         running.map(|running| running.active.destinations(limit)).unwrap_or_default()
+    }
+
+    /// Mailbox providers that hold mail back, by application and channel, those with the longest pause first.
+    pub fn held_back(&self) -> Vec<(Name, Name, Vec<HeldBackMail>)> {
+        let running: Vec<_> = self.running.lock().values().cloned().collect();
+        running.iter().flat_map(|running| running.active.held_back()).collect()
+    }
+
+    /// Records that a later server reports the mail to this address as delayed, with its reply: channels with pacing
+    /// send less to the mailbox provider of the address. `None`: in all applications, on all channels.
+    pub fn note_delay(&self, application: Option<&Name>, channel: Option<&Name>, address: &str, said: &str) {
+        let running: Vec<_> = self.running.lock().values().cloned().collect();
+        for running in running.iter().filter(|running| application.is_none_or(|name| *name == running.active.name)) {
+            running.active.note_delay(channel, address, said);
+        }
     }
 
     /// Number of destinations by application, channel and state, in the order of `DestinationState::ALL`.

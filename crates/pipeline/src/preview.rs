@@ -16,7 +16,7 @@ use tocsin_store::{
 
 use crate::{
     Flow,
-    decide::{Chosen, Unsent, choose_device, suppression},
+    decide::{Chosen, Unsent, check_preferences, choose_device, suppression},
     load_work::{Loaded, Unreadable},
     render::{Member, render},
     render_cache::RenderCache,
@@ -72,6 +72,7 @@ fn shown(
     let recipient = recipient.ok_or_else(|| unreachable("the subscription is gone"))?;
     let suppressed =
         |name: &Name, device: &Device| suppression(&flow.suppressions, loaded, &recipient, (name, device), now);
+    check_preferences(loaded, &recipient, now)?;
     let device = match choose_device(loaded, &recipient, channel, suppressed)? {
         Chosen::Device(device) => device,
         Chosen::Suppressed(cause) => {

@@ -7,7 +7,10 @@
 use std::{mem, sync::Arc, time::Duration};
 
 use tocsin_delivery::{Answer, Ticket, redact};
-use tocsin_model::receipt::{Disposition, ReasonKind};
+use tocsin_model::{
+    receipt::{Disposition, ReasonKind},
+    suppression::Target,
+};
 use tocsin_store::{error::StoreError, journal::Step};
 use tokio::{sync::mpsc, time::Instant};
 
@@ -118,7 +121,7 @@ impl Recorder {
     /// Queues an address that the receiver rejects for good.
     fn queue_rejected_address(&mut self, answer: &Answer, first: Option<&TrackedNotification>) {
         let Disposition::Refused { reason } = &answer.disposition else { return };
-        if !matches!(reason.kind, ReasonKind::Gone | ReasonKind::Bounced) {
+        if !matches!(reason.kind, ReasonKind::Gone | ReasonKind::Bounced | ReasonKind::SoftBounced) {
             return;
         }
         if let Some(subscription) = first.and_then(|(tracker, ordinal)| tracker.subscription(*ordinal)) {
@@ -128,8 +131,25 @@ impl Recorder {
         }
     }
 
+    /// Queues deliveries to addresses of which soft bounces count.
+    fn queue_successes(&mut self, answer: &Answer) {
+        let feedback = &self.in_flight.flow.feedback;
+        if feedback.is_idle() || !matches!(answer.disposition, Disposition::Delivered { .. }) {
+            return;
+        }
+        let Some(channel) = self.in_flight.active.channel(&answer.channel) else { return };
+        let others = answer.others.iter().map(|other| (&other.address, other.id));
+        for (address, id) in std::iter::once((&answer.address, answer.id)).chain(others) {
+            let target = Target::address(channel.protocol(), address);
+            if feedback.counts(&target) {
+                self.disabler.queue_success(target, id);
+            }
+        }
+    }
+
     /// Passes an answer to the trackers of its notifications.
     fn take_answer(&mut self, answer: Answer) {
+        self.queue_successes(&answer);
         // If all endpoints are well and the message was delivered, there is nothing to update.
         let is_plain =
             matches!(answer.disposition, Disposition::Delivered { .. }) && self.in_flight.flow.endpoints.are_healthy();

@@ -3,8 +3,8 @@
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use serde_json::{Map, Value as Json, json};
-use tocsin_delivery::{Facts, Message};
-use tocsin_formatting::{DeviceScope, DigestItem, DigestScope, Scope};
+use tocsin_delivery::{ConfirmLink, Facts, Message};
+use tocsin_formatting::{DeviceScope, DigestItem, DigestScope, LinkScope, Scope};
 use tocsin_matching::notify::NotifyFields;
 use tocsin_model::{
     content::{Content, PartsUsed},
@@ -52,7 +52,7 @@ pub(crate) fn render(
             shared
         }
         None => {
-            let (shared, personal) = make(members, recipient, to, used, now)?;
+            let (shared, personal) = make(flow, members, recipient, to, used, now)?;
             if !personal {
                 cache.insert(loaded, ordinal, channel, &recipient.profile, now, &shared);
             }
@@ -73,18 +73,20 @@ pub(crate) fn render(
         // A digest expires with the last of its notifications.
         expires_at: members.iter().map(|member| member.loaded.batch.head.expires_at).reduce(later).flatten(),
         place: flow.spans.place(members.iter().map(|member| member.loaded.trace(member.ordinal))),
+        withdrawal: loaded.broadcast.as_ref().map(|signal| signal.withdrawal()),
     })
 }
 
 /// Formats and counts it. The flag says whether it depends on the recipient.
 fn make(
+    flow: &Flow,
     members: &[Member<'_>],
     recipient: &Recipient,
     to: (&Name, &Device),
     used: PartsUsed,
     now: Timestamp,
 ) -> Result<(RenderedContent, bool), Reason> {
-    let formatted = std::panic::catch_unwind(AssertUnwindSafe(|| format(members, recipient, to, used, now)));
+    let formatted = std::panic::catch_unwind(AssertUnwindSafe(|| format(flow, members, recipient, to, used, now)));
     let formatted = formatted.unwrap_or_else(|_| {
         metrics::counter!("tocsin_format_panics_total").increment(1);
         Err(Reason::new(ReasonKind::Internal, "formatting it made the formatter panic"))
@@ -103,6 +105,7 @@ fn later(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> 
 
 /// Computes the fields of the notifications and renders their templates.
 fn format(
+    flow: &Flow,
     members: &[Member<'_>],
     recipient: &Recipient,
     (device_name, device): (&Name, &Device),
@@ -130,6 +133,13 @@ fn format(
         Some(_) => members.iter().zip(&rows).map(|(member, fields)| item(member, fields)).collect::<Result<_, _>>()?,
         None => Vec::new(),
     };
+    let uses_links = formatter.uses_links();
+    let preferences = uses_links.then(|| flow.context.preferences_link(recipient.number, now)).flatten();
+    let open = recipient.interest.consent_request.filter(|_| uses_links);
+    let request = open.map(|request| ConfirmLink { subscription: recipient.subscription, request });
+    let confirm = request.and_then(|request| flow.context.confirm_link(request));
+    let code = request.map(|request| flow.context.token_signer.consent().code(request));
+    let links = LinkScope { preferences: preferences.as_deref(), confirm: confirm.as_deref(), code: code.as_deref() };
     let scope = Scope {
         id: loaded.id(ordinal),
         rule: &head.rule,
@@ -143,6 +153,7 @@ fn format(
         subscription: (&class_fields, &parameters),
         device: DeviceScope { name: device_name.as_str(), channel: device.channel.as_str(), address: &device.address },
         digest: digest.map(|_| DigestScope { items: &items, count: members.len() }),
+        links,
     };
     let locale = recipient.profile.locale.as_deref();
     let edited = loaded.edit.as_ref().and_then(|edit| edit.content.clone());

@@ -367,7 +367,7 @@ async fn put(
     }
     let mut ordinals: Vec<u32> = closed.iter().map(|attempt| attempt.ordinal).collect();
     ordinals.sort_unstable();
-    let compiled = flow.versions.get(&head.application, head.version).await?;
+    let compiled = flow.version_of(&head).await?.map(|(compiled, _)| compiled);
     let class = compiled.as_ref().and_then(|compiled| compiled.application.notifications.get(&head.class));
     let priority = class.map_or(Priority::default(), |class| class.delivery_policy.priority);
     let (outcome, words) = match request.as_new {

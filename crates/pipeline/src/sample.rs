@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tocsin_delivery::{Answer, Facts, Message, Outgoing, Ticket};
-use tocsin_formatting::{DeviceScope, EventScope, Scope};
+use tocsin_formatting::{DeviceScope, EventScope, LinkScope, Scope};
 use tocsin_model::{
     field::Row,
     id::{EventId, Name, NotificationBatchId, NotificationId, SubscriberId},
@@ -104,6 +104,7 @@ impl Compiled {
             fields: &fields,
             event: &event,
             digest: None,
+            links: SAMPLE_LINKS,
             subscriber: &sample.subscriber,
             profile: &sample.profile,
             subscription: (&class.fields, &sample.subscription),
@@ -113,6 +114,13 @@ impl Compiled {
         Ok(make(formatter, sample.profile.locale.as_deref(), &scope, facts))
     }
 }
+
+/// Links of sample notifications; they lead nowhere.
+const SAMPLE_LINKS: LinkScope<'static> = LinkScope {
+    preferences: Some("https://tocsin.example/p/sample"),
+    confirm: Some("https://tocsin.example/confirm/sample"),
+    code: Some("123456"),
+};
 
 /// Id of sample notifications; no batch has this number.
 const SAMPLE_ID: NotificationId = NotificationId { batch: NotificationBatchId(0), ordinal: 0 };
@@ -162,7 +170,14 @@ impl Pipeline {
         self.flow.suppressions.refresh(&*self.flow.suppression_store).await?;
         let device = sample.device.parse().unwrap_or_else(|_| sample.channel.clone());
         let (protocol, subscriber) = (channel.protocol(), &sample.subscriber);
-        let to = Destination { protocol, address: &sample.address, subscriber, device: &device };
+        let to = Destination {
+            protocol,
+            application: &application.name,
+            channel: &sample.channel,
+            address: &sample.address,
+            subscriber,
+            device: &device,
+        };
         if let Some(cause) = self.flow.suppressions.cause(&to, false, sample.now) {
             return Err(TestError::Suppressed(cause));
         }
@@ -180,6 +195,7 @@ impl Pipeline {
             priority: Default::default(),
             expires_at: None,
             place: None,
+            withdrawal: None,
         };
         let outgoing = Outgoing {
             id: SAMPLE_ID,
@@ -188,6 +204,8 @@ impl Pipeline {
             ticket: Ticket { key: 0, ordinal: 0 },
             // A test message has no unsubscribe link.
             unsubscribe: None,
+            subscription: None,
+            recall: None,
             message: Arc::new(message),
             others: Vec::new(),
         };

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::RwLock;
 use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId},
-    suppression::{Cause, Policy, Suppression, Target, bound, canonical},
+    suppression::{Cause, Policy, Suppression, Target, bound, canonical, reply_address},
     time::Timestamp,
 };
 use tocsin_store::{
@@ -53,6 +53,8 @@ struct Mark {
 /// Destination of a notification about to be sent.
 pub(crate) struct Destination<'a> {
     pub protocol: &'a Name,
+    pub application: &'a Name,
+    pub channel: &'a Name,
     pub address: &'a str,
     pub subscriber: &'a SubscriberId,
     pub device: &'a Name,
@@ -82,11 +84,12 @@ impl Suppressions {
         let address = canonical(to.protocol, to.address);
         let by_address = known.marks.get(&self.address_key(to.protocol, &address));
         let by_device = known.marks.get(&self.device_key(to.subscriber, to.device));
+        let by_channel = known.marks.get(&self.channel_key(to.application, to.channel, &reply_address(to.address)));
         let has = |hash| self.hashers[0].hash_one(bound(to.address)) == hash;
         let by_device = by_device.filter(|mark| mark.address.is_none_or(has));
         let holds =
             |mark: &&Mark| mark.ends.is_none_or(|end| now < end) && !(critical && self.policy.ignores(mark.cause));
-        by_address.into_iter().chain(by_device).filter(holds).map(|mark| mark.cause).max()
+        by_address.into_iter().chain(by_channel).chain(by_device).filter(holds).map(|mark| mark.cause).max()
     }
 
     /// Applies the changes since the last call.
@@ -151,6 +154,7 @@ impl Suppressions {
         let key = match target {
             // Canonicalized again: an earlier version may have stored the address in another form.
             Target::Address { protocol, address } => self.address_key(protocol, &canonical(protocol, address)),
+            Target::Channel { application, channel, address } => self.channel_key(application, channel, address),
             Target::Device { subscriber, device } => self.device_key(subscriber, device),
         };
         match found.filter(|found| found.in_force) {
@@ -170,6 +174,10 @@ impl Suppressions {
         self.key((1u8, subscriber.as_str(), device.as_str()))
     }
 
+    fn channel_key(&self, application: &Name, channel: &Name, reply_address: &str) -> u128 {
+        self.key((2u8, application.as_str(), channel.as_str(), reply_address))
+    }
+
     fn key(&self, what: impl Hash) -> u128 {
         let [one, other] = &self.hashers;
         u128::from(one.hash_one(&what)) << 64 | u128::from(other.hash_one(&what))
@@ -178,7 +186,6 @@ impl Suppressions {
 
 #[cfg(test)]
 mod tests {
-    use tocsin_model::suppression::Report;
     use tocsin_store::memory::records::MemoryRecords;
 
     use super::*;
@@ -191,16 +198,34 @@ mod tests {
         let now = Timestamp::from_millis(1);
         let (mail, device): (Name, Name) = ("smtp".parse().expect("a name"), "home".parse().expect("a name"));
         let ann: SubscriberId = "ann".parse().expect("an id");
+        let (shop, home_channel): (Name, Name) = ("shop".parse().expect("a name"), "sms".parse().expect("a name"));
         let cause = async |address: &str, critical| {
             suppressions.refresh(&records).await.expect("followed");
-            let to = Destination { protocol: &mail, address, subscriber: &ann, device: &device };
+            let to = Destination {
+                protocol: &mail,
+                application: &shop,
+                channel: &home_channel,
+                address,
+                subscriber: &ann,
+                device: &device,
+            };
             suppressions.cause(&to, critical, now)
         };
         let report = async |target: Target, address: Option<&str>, cause| {
-            let address = address.map(str::to_owned);
-            let (origin, detail) = ("t".to_owned(), String::new());
-            let report = Report { target, address, cause, origin, detail, notification: None };
-            records.report_suppressions(vec![report], &Policy::default(), now).await.expect("reported");
+            let suppression = Suppression {
+                target,
+                address: address.map(str::to_owned),
+                cause,
+                in_force: cause != Cause::SoftBounce,
+                origin: "t".to_owned(),
+                detail: String::new(),
+                notification: None,
+                bounces: Vec::new(),
+                since: now,
+                updated_at: now,
+                expires_at: None,
+            };
+            records.put_suppressions(vec![suppression]).await.expect("stored");
         };
         assert_eq!(cause("a@b.example", false).await, None);
         report(Target::address(&mail, "A@b.example"), None, Cause::HardBounce).await;
@@ -230,5 +255,11 @@ mod tests {
         assert_eq!(cause("y@b.example", false).await, None, "the device has another address now");
         records.remove_suppression(&home).await.expect("removed");
         assert_eq!(cause("x@b.example", false).await, None);
+        report(Target::channel(&shop, &home_channel, "+49 170 1234567"), None, Cause::Unsubscribed).await;
+        assert_eq!(cause("0049170-1234567", true).await, Some(Cause::Unsubscribed));
+        assert_eq!(cause("+491701234568", false).await, None);
+        let other: Name = "bank".parse().expect("a name");
+        report(Target::channel(&other, &home_channel, "+491701234568"), None, Cause::Unsubscribed).await;
+        assert_eq!(cause("+491701234568", false).await, None, "another application's channel");
     }
 }

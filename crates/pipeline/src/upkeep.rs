@@ -37,7 +37,9 @@ pub(crate) async fn run(flow: Arc<Flow>, pipeline: Weak<Pipeline>, stop: Cancell
         }
         feeds::expire(&flow, &stop).await;
         wake_subscriptions(&flow).await;
+        expire_consents(&flow).await;
         prune_suppressions(&flow).await;
+        prune_feedback(&flow).await;
         if let Err(error) = flow.endpoints.prune(&*flow.recipient_store, now - ENDPOINTS_KEPT).await {
             tracing::error!(%error, "unused endpoints cannot be removed");
         }
@@ -147,6 +149,31 @@ async fn wake_subscriptions(flow: &Flow) {
     }
 }
 
+/// Removes subscriptions whose consent was not given in time, and evidence of erased persons past its retention.
+async fn expire_consents(flow: &Flow) {
+    let most = flow.options.prune_batches;
+    loop {
+        match flow.consent_store.expire_consents(flow.clock.now(), most).await {
+            Ok(count) => {
+                metrics::counter!("tocsin_consent_expired_total").increment(count as u64);
+                if count < most {
+                    break;
+                }
+            }
+            Err(error) => return tracing::error!(%error, "expired requests for consent cannot be removed"),
+        }
+        tokio::task::yield_now().await;
+    }
+    let before = flow.clock.now() - flow.options.evidence_kept;
+    loop {
+        match flow.consent_store.prune_evidence(before, most).await {
+            Ok(count) if count == most => tokio::task::yield_now().await,
+            Ok(_) => return,
+            Err(error) => return tracing::error!(%error, "evidence of erased persons cannot be removed"),
+        }
+    }
+}
+
 /// Ends the work of applications that are not in the records: a crash interrupted their removal.
 async fn end_removed(flow: &Flow, pipeline: &Weak<Pipeline>) {
     let open = match flow.work_queue.open_applications().await {
@@ -171,6 +198,17 @@ async fn prune_suppressions(flow: &Flow) {
             Ok(count) if count == most => tokio::task::yield_now().await,
             Ok(_) => return,
             Err(error) => return tracing::error!(%error, "suppressions that are over cannot be removed"),
+        }
+    }
+}
+
+async fn prune_feedback(flow: &Flow) {
+    let most = flow.options.prune_batches;
+    loop {
+        match flow.feedback_store.prune_feedback(flow.clock.now(), most).await {
+            Ok(count) if count == most => tokio::task::yield_now().await,
+            Ok(_) => return,
+            Err(error) => return tracing::error!(%error, "feedback past its retention cannot be removed"),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
 use tocsin_model::{
+    broadcast::{broadcast_class, broadcast_fields, broadcast_source},
     definition::{self, Environment},
     event::EventBatch,
     field::Fields,
@@ -72,6 +73,9 @@ impl Versions {
 
     /// Fields that a batch was packed with. The inner error says why they are unknown.
     pub(crate) async fn event_fields(&self, batch: &EventBatch) -> Result<Result<Fields, String>, StoreError> {
+        if batch.source == broadcast_source() && batch.class == broadcast_class() {
+            return Ok(Ok(broadcast_fields()));
+        }
         let Some(compiled) = self.get(&batch.application, batch.version).await? else {
             return Ok(Err(format!("version {} of the application `{}` is gone", batch.version, batch.application)));
         };

@@ -805,3 +805,89 @@ async fn b6_an_event_is_as_few_multicasts_as_its_recipients_need() {
         assert_eq!(messages_of(&quakes(delivery_policy), options, &script).await, (40, 2_000), "{match_shards} shards");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_and_critical_ones_only_hold_back_all_but_critical_notifications() {
+    let script = r#"08:00 subscriber alice email=alice@example.org
+       08:00 subscribe alice nearby
+       08:00 alice prefers {"paused_until": "2026-03-01T10:00:00Z"}
+       09:00 event quake {"magnitude": 6, "place": "Kobe"}
+       10:00 event quake {"magnitude": 6, "place": "Lima"}
+       11:00 alice prefers {"only_critical": true, "notifications": {"quakes/alert": {"enabled": true}}}
+       11:30 event quake {"magnitude": 6, "place": "Rome"}
+       12:00 alice prefers {}
+       12:30 event quake {"magnitude": 6, "place": "Oslo"}
+       13:00 report"#;
+    check(
+        &quakes(""),
+        script,
+        expect![[r#"
+            10:00:00 email alice@example.org n-2-0: Lima 6.0 -> delivered
+            12:30:00 email alice@example.org n-4-0: Oslo 6.0 -> delivered
+            13:00:00 events 4 notifications 4 open 0 suspended 0"#]],
+    )
+    .await;
+    check(
+        &quakes("critical: true"),
+        script,
+        expect![[r#"
+            09:00:00 email alice@example.org n-1-0: Kobe 6.0 -> delivered
+            10:00:00 email alice@example.org n-2-0: Lima 6.0 -> delivered
+            11:30:00 email alice@example.org n-3-0: Rome 6.0 -> delivered
+            12:30:00 email alice@example.org n-4-0: Oslo 6.0 -> delivered
+            13:00:00 events 4 notifications 4 open 0 suspended 0"#]],
+    )
+    .await;
+}
+
+/// A digest window of a subscriber replaces that of the class, also over a crash.
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_may_prefer_a_daily_digest() {
+    for window in ["batch", "10m", "hourly"] {
+        check(
+            &quakes(&format!("digest: {{ window: {window} }}")),
+            r#"08:00 subscriber alice email=alice@example.org zone=Europe/Vienna
+               08:00 subscribe alice nearby
+               08:30 alice prefers {"notifications": {"quakes": {"digest": "daily 18:00"}}}
+               09:10 event quake {"magnitude": 6, "place": "Kobe"}
+               10:00 crash
+               11:20 event quake {"magnitude": 7, "place": "Lima"}
+               16:00 report
+               18:30 report"#,
+            expect![[r#"
+                10:00:00 crash
+                16:00:00 events 2 notifications 2 open 2 suspended 0
+                17:00:00 email alice@example.org n-1-0: Kobe 6.0, Lima 7.0, 2 in all -> delivered
+                18:30:00 events 2 notifications 2 open 0 suspended 0"#]],
+        )
+        .await;
+    }
+}
+
+/// A subscription that ends while its notification waits ends the notification, also in a digest.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_window_or_a_retry_is_not_sent_after_the_end_of_its_subscription() {
+    check(
+        &quakes("digest: { window: 10m }"),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:15 unsubscribe alice
+           08:30 report"#,
+        expect!["08:30:00 events 1 notifications 1 open 0 suspended 0"],
+    )
+    .await;
+    check(
+        &quakes(""),
+        r#"08:00 subscriber alice email=alice@example.org
+           08:00 subscribe alice nearby
+           08:10 alice@example.org defers
+           08:10 event quake {"magnitude": 6, "place": "Kobe"}
+           08:10:30 unsubscribe alice
+           08:30 report"#,
+        expect![[r#"
+            08:10:00 email alice@example.org n-1-0: Kobe 6.0 -> deferred
+            08:30:00 events 1 notifications 1 open 0 suspended 0"#]],
+    )
+    .await;
+}

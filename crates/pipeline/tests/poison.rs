@@ -107,6 +107,7 @@ async fn slow_of_ten_thousand_one_is_suspended_and_the_others_are_notified_once(
             token_signer: Arc::new(TokenSigner::new(&[7; 32])),
             public_url: None,
             feeds: None,
+            provider_days: None,
             programs: Programs::default(),
             files: Default::default(),
             application: String::new(),

@@ -14,7 +14,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_model::{
     event::EventBatch,
-    id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
+    id::{BroadcastId, ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
+    mail_provider::ProviderDay,
     state::StatePage,
     time::Timestamp,
 };
@@ -22,10 +23,12 @@ use tocsin_store::{
     bounded_scan::ScanPage,
     error::StoreError,
     journal::{
-        Checkpoints, Claim, ClaimEvents, ClaimWindow, ClaimWork, ClaimedEvents, Component, Cutoffs, EndedWork,
-        EventAcceptance, EventBatchState, EventLog, EventPage, EventRange, Firing, FiringFilter, Maintenance, Mark,
-        NewEventBatch, NewResend, OperatorActions, Resend, Resolution, RuleStop, RuleStore, ScheduleKey, ScheduleRun,
-        Schedules, SourceKey, Step, StoredSuspension, SuspensionFilter, Switch, WorkItem, WorkQueue,
+        Broadcast, BroadcastChange, BroadcastFilter, BroadcastTotals, Broadcasts, Checkpoints, Claim, ClaimEvents,
+        ClaimWindow, ClaimWork, ClaimedEvents, Component, Cutoffs, Delayed, DelayedFilter, Delays, DueDelays,
+        EndedWork, EventAcceptance, EventBatchState, EventLog, EventPage, EventRange, Firing, FiringFilter,
+        MailProviders, Maintenance, Mark, NewBroadcast, NewEventBatch, NewResend, OperatorActions, Resend, Resolution,
+        RuleStop, RuleStore, ScheduleKey, ScheduleRun, Schedules, SourceKey, Step, StoredSuspension, SuspensionFilter,
+        Switch, WorkItem, WorkQueue,
     },
     memory::journal::MemoryJournal,
 };
@@ -277,6 +280,98 @@ impl Schedules for CrashingJournal {
 
     async fn delete_schedule(&self, application: &Name, schedule: &ScheduleKey) -> Result<(), StoreError> {
         self.write(self.journal.delete_schedule(application, schedule)).await
+    }
+}
+
+#[async_trait]
+impl MailProviders for CrashingJournal {
+    async fn add_provider_days(
+        &self,
+        application: &Name,
+        channel: &Name,
+        days: Vec<(Box<str>, ProviderDay)>,
+    ) -> Result<(), StoreError> {
+        self.write(self.journal.add_provider_days(application, channel, days)).await
+    }
+
+    async fn last_provider_days(
+        &self,
+        application: &Name,
+        channel: &Name,
+    ) -> Result<Vec<(Box<str>, ProviderDay)>, StoreError> {
+        self.unless_crashed().await.last_provider_days(application, channel).await
+    }
+}
+
+#[async_trait]
+impl Delays for CrashingJournal {
+    async fn next_delayed(&self, application: &Name, except: &[Name]) -> Result<Option<(Timestamp, Name)>, StoreError> {
+        self.unless_crashed().await.next_delayed(application, except).await
+    }
+
+    async fn assign_due(&self, due: DueDelays) -> Result<Option<EventBatchId>, StoreError> {
+        self.write(self.journal.assign_due(due)).await
+    }
+
+    async fn delayed_of(&self, run: EventBatchId) -> Result<Vec<Delayed>, StoreError> {
+        self.unless_crashed().await.delayed_of(run).await
+    }
+
+    async fn delayed(&self, filter: &DelayedFilter, after: u64, limit: usize) -> Result<Vec<Delayed>, StoreError> {
+        self.unless_crashed().await.delayed(filter, after, limit).await
+    }
+
+    async fn cancel_delayed(&self, filter: &DelayedFilter, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        self.write(self.journal.cancel_delayed(filter, now, limit)).await
+    }
+
+    async fn delayed_count(&self, application: &Name) -> Result<u64, StoreError> {
+        self.unless_crashed().await.delayed_count(application).await
+    }
+}
+
+#[async_trait]
+impl Broadcasts for CrashingJournal {
+    async fn put_broadcast(&self, new: NewBroadcast) -> Result<(Broadcast, bool), StoreError> {
+        self.write(self.journal.put_broadcast(new)).await
+    }
+
+    async fn broadcast(&self, id: BroadcastId) -> Result<Option<Broadcast>, StoreError> {
+        self.unless_crashed().await.broadcast(id).await
+    }
+
+    async fn broadcasts(
+        &self,
+        filter: &BroadcastFilter,
+        before: Option<BroadcastId>,
+        limit: usize,
+    ) -> Result<Vec<Broadcast>, StoreError> {
+        self.unless_crashed().await.broadcasts(filter, before, limit).await
+    }
+
+    async fn startable_broadcasts(&self, limit: usize) -> Result<Vec<Broadcast>, StoreError> {
+        self.unless_crashed().await.startable_broadcasts(limit).await
+    }
+
+    async fn begin_broadcast(&self, id: BroadcastId, event: NewEventBatch) -> Result<Option<EventBatchId>, StoreError> {
+        self.write(self.journal.begin_broadcast(id, event)).await
+    }
+
+    async fn change_broadcast(&self, id: BroadcastId, change: BroadcastChange) -> Result<Broadcast, StoreError> {
+        self.write(self.journal.change_broadcast(id, change)).await
+    }
+
+    async fn broadcast_totals(&self, id: BroadcastId) -> Result<BroadcastTotals, StoreError> {
+        self.unless_crashed().await.broadcast_totals(id).await
+    }
+
+    async fn broadcast_batches(
+        &self,
+        id: BroadcastId,
+        after: NotificationBatchId,
+        limit: usize,
+    ) -> Result<Vec<NotificationBatchId>, StoreError> {
+        self.unless_crashed().await.broadcast_batches(id, after, limit).await
     }
 }
 

@@ -26,30 +26,40 @@
 //! 08:40 edit 1 {"fields": {"magnitude": 7}}       (the suspension of this number)
 //! 08:40 resend {"channel": "email"}               (refused and suspended notifications)
 //! 08:40 suspensions                               (listed in the transcript)
+//! 08:40 broadcast {"data": {}}                    (to all subscriptions; the audience is counted first)
+//! 08:41 pause bc-1 | resume bc-1 | cancel bc-1 | show bc-1
 //! 08:50 switch off channel:quakes/email paused | switch on channel:quakes/email
 //! 08:50 stop RULE | let RULE                      (the rule does not fire; it fires again)
 //! 08:50 firings | refire | dismiss                (missed firings: list, repeat, remove)
 //! 09:00 disable alice | enable alice | unsubscribe alice
+//! 09:00 delete alice                             (the subscriber, with its subscriptions)
+//! 09:00 change alice {"magnitude": 6}            (the values of all subscriptions of alice)
+//! 09:00 delayed | cancel delayed 3                (delayed notifications: list, cancel one)
 //! 09:00 apply                                     (the second definition, if the scenario has one)
 //! 10:00 attempts                                  (all attempts, listed in the transcript)
 //! 10:00 report                                    (backlog and totals, as a line of the transcript)
 //! ```
+
+mod broadcasts; // acts on broadcasts
+mod delayed; // acts on delayed notifications and on the life of subscriptions
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tocsin_connect::{Clock, networks::Networks, programs::Programs};
 use tocsin_delivery::{Context, TokenSigner};
+use tocsin_feedback::policy::Evidence;
 use tocsin_model::{
     event::EventPacker,
+    feedback::Class,
     filter::{Dialect, Filter},
     id::{Name, NotificationBatchId, NotificationId, SubscriberId},
     subscriber::{Device, DeviceState, Profile},
     subscription::SubscriptionParams,
-    suppression::{Policy, Report, Target},
+    suppression::{Cause, Suppression, Target},
     value::Value,
 };
-use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text};
+use tocsin_pipeline::{Parts, Pipeline, PipelineOptions, Submission, compile_text, feedback::FeedbackReport};
 use tocsin_store::{
     journal::{
         ActivityLog, FiringFilter, Idempotency, JournalOptions, NotificationLog, OpenWork, OperatorActions, Resolution,
@@ -148,6 +158,7 @@ impl Scenario {
                 networks: Networks::default(),
                 token_signer: Arc::new(TokenSigner::new(&[7; 32])),
                 feeds: None,
+                provider_days: None,
                 public_url: None,
                 programs: Programs::default(),
                 files: Default::default(),
@@ -268,6 +279,10 @@ impl Scenario {
             ["reschedule", id, schedule] => self.reschedule(id, schedule).await,
             ["snooze", id, minutes] => self.snooze(id, duration(minutes) * 60).await,
             ["unsubscribe", id] => self.unsubscribe(id).await,
+            ["delete", id] => self.delete(id).await,
+            ["change", id, ..] => self.change_values(id, what.splitn(3, ' ').nth(2).unwrap_or("{}")).await,
+            ["delayed"] => self.list_delayed().await,
+            ["cancel", "delayed", id] => self.cancel_delayed(id).await,
             ["disable", id] => self.put_enabled(id, false).await,
             ["enable", id] => self.put_enabled(id, true).await,
             ["event", class, ..] => self.event(class, what.splitn(3, ' ').nth(2).unwrap_or("{}")).await,
@@ -303,6 +318,9 @@ impl Scenario {
                 let touched = self.journal.dismiss_firings(&FiringFilter::default()).await.expect("they can be");
                 self.scripted.lock().note(format!("{} dismissed {touched}", self.now()));
             }
+            ["broadcast", ..] => self.broadcast(what.split_once(' ').map_or("{}", |(_, draft)| draft)).await,
+            [change @ ("pause" | "resume" | "cancel"), id] => self.change_broadcast(change, id).await,
+            ["show", id] => self.show_broadcast(id).await,
             ["resend", ..] => self.resend(what.split_once(' ').map_or("{}", |(_, request)| request)).await,
             ["resume"] => self.resolve(Resolution::Resume).await,
             ["end"] => self.resolve(Resolution::End).await,
@@ -553,16 +571,41 @@ impl Scenario {
     }
 
     async fn suppress(&self, protocol: &str, address: &str, cause: &str) {
-        let report = Report {
-            target: Target::address(&name(protocol), address),
+        let (target, now) = (Target::address(&name(protocol), address), self.clock.now());
+        let class = match cause.parse().expect("a cause") {
+            Cause::Manual => {
+                let suppression = Suppression {
+                    target,
+                    address: None,
+                    cause: Cause::Manual,
+                    in_force: true,
+                    origin: "test".to_owned(),
+                    detail: String::new(),
+                    notification: None,
+                    bounces: Vec::new(),
+                    since: now,
+                    updated_at: now,
+                    expires_at: None,
+                };
+                return self.records.put_suppressions(vec![suppression]).await.expect("it can be stored");
+            }
+            Cause::SoftBounce => Class::Soft,
+            Cause::HardBounce => Class::Hard,
+            Cause::Unsubscribed => Class::Unsubscribe,
+            Cause::Complaint => Class::Complaint,
+        };
+        let report = FeedbackReport {
+            evidence: Evidence::of_caller(class, now.to_string()),
+            target,
             address: None,
-            cause: cause.parse().expect("a cause"),
+            device: None,
+            notification: None,
             origin: "test".to_owned(),
             detail: String::new(),
-            notification: None,
+            status: None,
         };
-        let reported = self.records.report_suppressions(vec![report], &Policy::default(), self.clock.now()).await;
-        reported.expect("it can be reported");
+        let pipeline = self.pipeline.as_ref().expect("it runs");
+        pipeline.apply_feedback(&[report]).await.expect("it can be reported");
     }
 
     async fn list_endpoints(&self) {

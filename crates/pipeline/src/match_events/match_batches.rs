@@ -26,7 +26,7 @@ use super::{
     report::{report_failures, report_filtered, report_suppressed},
 };
 use crate::{
-    Flow, keep_busy,
+    Flow, delays, keep_busy,
     rule_breaker::IsolatedRules,
     run_queries,
     shards::{Cut, RuleStateCommand},
@@ -55,17 +55,24 @@ impl Matched {
         step: &mut Step,
     ) -> Result<(), StoreError> {
         let mut quantum = self.unpack(flow, batches).await?;
-        let cut = self.match_until_complete(flow, name, &mut quantum).await?;
+        let mut cut = self.match_until_complete(flow, name, &mut quantum).await?;
         report_failures(&self.compiled, &self.compiled.rules, &cut.failures);
         report_suppressed(&cut.suppressed);
         report_filtered(cut.filtered);
+        let compiled = self.compiled.clone();
+        let readable = quantum.readable.iter().map(|readable| (&readable.batch, &readable.rows[..]));
+        let delayed = delays::take_delayed(&compiled, &compiled.rules, &mut cut.batches, readable);
+        for Readable { batch, rows, .. } in &quantum.readable {
+            step.cancelled.extend(delays::cancellations(&compiled, batch, rows));
+        }
         let accepted_at = self.record_batches(quantum, name, batches, step);
+        delays::within_limit(flow, &compiled, delayed, step).await?;
         self.report_incidents(name);
         step.states.extend(cut.states.into_iter().map(|page| (name.clone(), page)));
-        let compiled = &self.compiled;
         // Rules may take seconds; a notification is made, and its time to live begins, when they end.
         let matched_at = flow.clock.now();
-        step.batches.extend(keep_busy(|| new_batches(compiled, &compiled.rules, cut.batches, accepted_at, matched_at)));
+        step.batches
+            .extend(keep_busy(|| new_batches(&compiled, &compiled.rules, cut.batches, accepted_at, matched_at)));
         Ok(())
     }
 

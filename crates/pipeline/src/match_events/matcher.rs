@@ -22,13 +22,15 @@ use tokio::{
 
 use super::{
     build_index::{build, next_snapshot_sequence},
+    lifecycle_rules::run_lifecycle,
     make_batches::{channels_of, notifications_of},
     matched::Matched,
     report::{count, quantum_input},
 };
 use crate::{
-    Flow, RefireError,
+    Flow, RefireError, broadcasts,
     compile::Compiled,
+    delays,
     follow_changes::Followed,
     keep_busy,
     rates::NotificationCount,
@@ -257,8 +259,11 @@ impl AtWork {
         let started = Instant::now();
         let mut step = Step::default();
         let compiled = self.matched.compiled.clone();
-        let (due, batches): (Vec<&ClaimedEvents>, Vec<&ClaimedEvents>) =
-            claimed.iter().partition(|events| schedules::is_due(&compiled, &events.batch));
+        let (sent, others): (Vec<&ClaimedEvents>, Vec<&ClaimedEvents>) =
+            claimed.iter().partition(|events| broadcasts::is_broadcast(&events.batch));
+        let (due, batches): (Vec<&ClaimedEvents>, Vec<&ClaimedEvents>) = others
+            .into_iter()
+            .partition(|events| delays::is_delay(&events.batch) || schedules::is_due(&compiled, &events.batch));
         if !batches.is_empty() {
             if !self.matched.remembers {
                 // The pending commit must reach the journal first.
@@ -266,6 +271,11 @@ impl AtWork {
             }
             self.matched.load_rule_state(&flow, &name, batches[0].batch.snapshot_sequence).await?;
             self.matched.match_batches(&flow, &name, &batches, &mut step).await?;
+            for events in batches.iter().filter(|events| compiled.application.is_lifecycle(&events.batch.class)) {
+                if step.matched.iter().any(|claim| claim.id == events.claim.id) {
+                    run_lifecycle(&flow, &compiled, &events.batch, None, &mut step).await?;
+                }
+            }
         }
         for events in &batches {
             made.entry(events.batch.class.clone()).or_default().batches += 1;
@@ -281,11 +291,28 @@ impl AtWork {
                 // Chronicle values seen by the last quantum's events are read from the journal.
                 self.await_commit().await?;
             }
-            match schedules::run_due(&flow, &compiled, &events.batch, run_notifications_max, &mut step).await? {
+            let done = if delays::is_delay(&events.batch) {
+                // Events of the last quantum may cancel.
+                self.await_commit().await?;
+                delays::run_delays(&flow, &compiled, &events.batch, &mut step).await?
+            } else {
+                schedules::run_due(&flow, &compiled, &events.batch, run_notifications_max, &mut step).await?
+            };
+            match done {
                 Ok(()) => step.matched.push(events.claim),
                 Err(reason) => step.failed.push((events.claim, reason)),
             }
             // Notifications of a run count like all others: they are sent, and later events wait.
+            let of_class = made.entry(events.batch.class.clone()).or_default();
+            of_class.batches += 1;
+            of_class.notifications += notifications_of(&step) - before;
+        }
+        for events in sent {
+            let before = notifications_of(&step);
+            match broadcasts::run_part(&flow, &events.batch, run_notifications_max, &mut step).await? {
+                Ok(()) => step.matched.push(events.claim),
+                Err(reason) => step.failed.push((events.claim, reason)),
+            }
             let of_class = made.entry(events.batch.class.clone()).or_default();
             of_class.batches += 1;
             of_class.notifications += notifications_of(&step) - before;
@@ -319,8 +346,16 @@ impl AtWork {
         let commit = tokio::spawn(async move {
             let stops = step.stops.clone();
             let channels = channels_of(&step);
+            let delays_more = !step.delayed.is_empty();
+            let has_broadcasts = !step.broadcasts.is_empty();
             flow.work_queue.commit(step).await?;
             flow.serve(channels);
+            if has_broadcasts {
+                flow.broadcasts_changed.notify_one();
+            }
+            if delays_more {
+                flow.delays_started.notify_one();
+            }
             for stop in stops {
                 flow.stop(stop);
             }

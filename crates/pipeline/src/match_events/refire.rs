@@ -7,11 +7,12 @@ use tocsin_model::{id::EventBatchId, time::Timestamp};
 use tocsin_store::journal::{Firing, RefiredBatch, Step};
 
 use super::{
+    lifecycle_rules::run_lifecycle,
     make_batches::{channels_of, new_batches},
     matched::{Matched, Readable},
     report::report_suppressed,
 };
-use crate::{Flow, RefireError, keep_busy, rule_breaker::RuleFailureCounts, shards::RuleStateCommand};
+use crate::{Flow, RefireError, delays, keep_busy, rule_breaker::RuleFailureCounts, shards::RuleStateCommand};
 
 impl Matched {
     /// Fires a rule for the batches of a listed firing, with the current subscriptions.
@@ -38,6 +39,18 @@ impl Matched {
                 batch.filter(|batch| batch.application == firing.application && Some(&batch.class) == on.as_ref());
             match (batch, number) {
                 (Some(batch), Some(number)) => {
+                    if compiled.is_lifecycle(&firing.rule) {
+                        run_lifecycle(flow, &compiled, &batch, Some(&firing.rule), &mut step).await?;
+                        if let Some(missed) = step.firings.pop() {
+                            return Err(RefireError::Failed { batch: batch.id, reason: missed.reason });
+                        }
+                        done += 1;
+                        let channels = channels_of(&step);
+                        flow.work_queue.commit(step).await?;
+                        flow.serve(channels);
+                        flow.delays_started.notify_one();
+                        continue;
+                    }
                     let Ok(fields) = flow.versions.event_fields(&batch).await? else { continue };
                     let Ok(rows) = rules.rows(&batch, &fields) else { continue };
                     let mut batch = batch;
@@ -52,7 +65,8 @@ impl Matched {
                         entries: self.missing_entries(batch.accepted_at),
                         failure_counts: RuleFailureCounts::default(),
                     };
-                    let (cut, queries) = self.cut(flow, &firing.application, &[readable]).await?;
+                    let readable = [readable];
+                    let (mut cut, queries) = self.cut(flow, &firing.application, &readable).await?;
                     // Unless it is committed, the rule state it made is invalid.
                     self.remembers = false;
                     if let Some((batch, _, reason)) = queries.failed.into_iter().next() {
@@ -66,6 +80,12 @@ impl Matched {
                         let reason = "it made the matcher panic".to_owned();
                         return Err(RefireError::Failed { batch: batch.id, reason });
                     }
+                    let rows = readable.iter().map(|readable| (&readable.batch, &readable.rows[..]));
+                    let delayed = delays::take_delayed(&compiled, &compiled.rules, &mut cut.batches, rows);
+                    delays::within_limit(flow, &compiled, delayed, &mut step).await?;
+                    if let Some(missed) = step.firings.pop() {
+                        return Err(RefireError::Failed { batch: batch.id, reason: missed.reason });
+                    }
                     step.batches = new_batches(&compiled, &compiled.rules, cut.batches, batch.accepted_at, now);
                     report_suppressed(&cut.suppressed);
                     step.states = cut.states.into_iter().map(|page| (firing.application.clone(), page)).collect();
@@ -77,6 +97,7 @@ impl Matched {
             let channels = channels_of(&step);
             flow.work_queue.commit(step).await?;
             flow.serve(channels);
+            flow.delays_started.notify_one();
             if !self.remembers {
                 let confirmed = keep_busy(|| self.followed.shards().apply_state_command(&RuleStateCommand::Confirm));
                 self.remembers = confirmed.is_ok();

@@ -6,25 +6,17 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::Bytes;
-use tocsin_matching::{
-    cut::NotificationCutter,
-    eval_value::EvalError,
-    join::join,
-    rule::{RuleNumber, RuleSet},
-    shard::{MatchOptions, MatchSink, Run, Shard, Subject},
-    subscriber::SubscriberView,
-};
+use tocsin_matching::{rule::RuleSet, subscriber::SubscriberView};
 use tocsin_model::{
     application::{Recurs, due_class, due_fields},
     event::{EventBatch, EventPacker},
     field::Row,
-    id::{ChangeSequence, EventBatchId, EventId, Name, SubscriberNumber, SubscriptionId},
+    id::{ChangeSequence, EventBatchId, Name, SubscriberNumber, SubscriptionId},
     time::Timestamp,
     value::Value,
 };
@@ -40,6 +32,7 @@ use crate::{
     compile::Compiled,
     keep_busy,
     match_events::{new_batches, report_failures},
+    temporary_index::TemporaryIndex,
     view_subscribers::view_subscribers,
 };
 
@@ -290,9 +283,9 @@ impl Part<'_> {
         let mut ids: Vec<SubscriptionId> = members.iter().map(|member| member.subscription.id).collect();
         if self.compiled.application.rules[&due.rule].on == due_class() {
             let of_now = members.into_iter().filter(|member| member.since <= due.due_at);
-            let mut table = Table::new(rules, self.compiled, false);
-            of_now.for_each(|member| table.put(member));
-            if let Err(reason) = table.match_due_event(self.batch.id, ordinal as u32, row) {
+            let mut table = TemporaryIndex::new(rules, false);
+            of_now.for_each(|member| self.put(&mut table, member));
+            if let Err(reason) = table.match_event(self.batch.id, ordinal as u32, &due_class(), row) {
                 return Ok(Err(reason));
             }
             self.take(table);
@@ -408,7 +401,7 @@ impl Part<'_> {
             None => due.after,
         };
         let mut after = due.from.unwrap_or(begin);
-        let mut table = Table::new(rules, self.compiled, true);
+        let mut table = TemporaryIndex::new(rules, true);
         loop {
             let page = self
                 .flow
@@ -433,12 +426,12 @@ impl Part<'_> {
                 }
                 let is_theirs = |member: &mut Member| member.since <= batch.accepted_at;
                 while let Some(member) = new.pop_if(is_theirs) {
-                    table.put(member);
+                    self.put(&mut table, member);
                 }
                 while batch.id > due.after
                     && let Some(member) = known.pop_if(is_theirs)
                 {
-                    table.put(member);
+                    self.put(&mut table, member);
                 }
                 self.bytes += batch.events.bytes().len();
                 let fields = match self.flow.versions.event_fields(&batch).await? {
@@ -468,138 +461,22 @@ impl Part<'_> {
         Ok(Ok(RunProgress::Finished))
     }
 
-    /// Cuts the matches of a table into notification batches.
-    fn take(&mut self, mut table: Table<'_>) {
-        let rules = table.shard.rules().clone();
-        let (cut, failures) = table.cutter.finish(&rules);
-        let cut = join(&rules, vec![cut]);
-        report_failures(self.compiled, &rules, &failures);
-        let now = self.flow.clock.now();
-        self.notifications += cut.iter().map(|cut| cut.notifications.count()).sum::<usize>();
-        let made = new_batches(self.compiled, &rules, cut, self.batch.accepted_at, now);
-        self.made.extend(made.into_iter().map(|made| NewNotificationBatch { run: Some(self.batch.id), ..made }));
-    }
-}
-
-/// Temporary index of the subscriptions of a run, with their matches.
-struct Table<'a> {
-    shard: Shard,
-    compiled: &'a Compiled,
-    cutter: NotificationCutter,
-    /// Whether the subscriptions' own filters apply: they are over events.
-    takes_filters: bool,
-    emitted: usize,
-    out_of_time: bool,
-}
-
-impl<'a> Table<'a> {
-    fn new(rules: Arc<RuleSet>, compiled: &'a Compiled, takes_filters: bool) -> Self {
-        let cutter = NotificationCutter::new();
-        Table { shard: Shard::new(rules), compiled, cutter, takes_filters, emitted: 0, out_of_time: false }
-    }
-
-    fn put(&mut self, Member { subscription, subscriber, .. }: Member) {
-        let takes_filters = self.takes_filters;
-        let subject = Subject {
-            id: subscription.id,
-            subscriber: subscription.subscriber,
-            class: &subscription.class,
-            values: &subscription.values,
-            channel: subscription.channel.as_ref(),
-            filter: subscription.terms.filter.as_ref().filter(|_| takes_filters),
-        };
-        if let Err(problem) = self.shard.put_of(subject, subscriber) {
+    fn put(&self, table: &mut TemporaryIndex, Member { subscription, subscriber, .. }: Member) {
+        if let Err(problem) = table.put(&subscription, subscriber) {
             let application = &self.compiled.application.name;
             metrics::counter!("tocsin_match_unusable_subscriptions_total").increment(1);
             tracing::warn!(%application, subscription = %subscription.id, %problem, "a subscription cannot be matched");
         }
     }
 
-    /// Evaluates the due time itself.
-    fn match_due_event(&mut self, batch: EventBatchId, ordinal: u32, row: &Row) -> Result<(), String> {
-        self.watched(|shard, sink, watch| {
-            // A scheduled rule has no state, so the time is irrelevant.
-            let batch = (batch, Timestamp(0));
-            shard.match_rows(batch, &due_class(), std::slice::from_ref(row), watch, &mut At { ordinal, sink });
-            Ok(())
-        })
-    }
-
-    /// Matches an event batch.
-    fn match_batch(&mut self, batch: &EventBatch, fields: &tocsin_model::field::Fields) -> Result<(), String> {
-        self.watched(|shard, sink, watch| {
-            // A batch with damaged events was set aside and logged when it was matched.
-            let rows = match shard.rules().rows(batch, fields) {
-                Ok(rows) => rows,
-                Err(damaged) => {
-                    tracing::error!(batch = %batch.id, %damaged, "an event batch is left out of a run");
-                    return Ok(());
-                }
-            };
-            shard.match_rows((batch.id, batch.accepted_at), &batch.class, &rows, watch, sink);
-            Ok(())
-        })
-    }
-
-    fn watched(
-        &mut self,
-        work: impl FnOnce(&mut Shard, &mut Counting<'_>, MatchOptions<'_>) -> Result<(), String>,
-    ) -> Result<(), String> {
-        let started = Instant::now();
-        let clock = move || -> Duration { started.elapsed() };
-        let mut sink = Counting { cutter: &mut self.cutter, emitted: 0, out_of_time: false };
-        let watch = MatchOptions { clock: Some(&clock), ..MatchOptions::default() };
-        let done = catch_unwind(AssertUnwindSafe(|| work(&mut self.shard, &mut sink, watch)));
-        self.emitted += sink.emitted;
-        self.out_of_time |= sink.out_of_time;
-        match done {
-            Err(_) => Err("matching it made the matcher panic".to_owned()),
-            Ok(_) if self.out_of_time => Err("the rule took longer for an event batch than its timeout".to_owned()),
-            Ok(done) => done,
-        }
-    }
-}
-
-/// A sink that counts matches and forwards them to the cutter.
-struct Counting<'a> {
-    cutter: &'a mut NotificationCutter,
-    emitted: usize,
-    out_of_time: bool,
-}
-
-impl MatchSink for Counting<'_> {
-    fn run(&mut self, run: Run<'_>) {
-        self.emitted += run.slots.len();
-        self.cutter.run(run);
-    }
-
-    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError) {
-        self.out_of_time |= error == EvalError::Time;
-        self.cutter.rule_failed(rule, event, error);
-    }
-
-    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError, count: u32) {
-        self.cutter.subscriptions_failed(rule, event, error, count);
-    }
-}
-
-/// A sink that replaces the ordinal of matches by that of their event in the batch.
-struct At<'a, S> {
-    ordinal: u32,
-    sink: &'a mut S,
-}
-
-impl<S: MatchSink> MatchSink for At<'_, S> {
-    fn run(&mut self, mut run: Run<'_>) {
-        run.event_ordinal = self.ordinal;
-        self.sink.run(run);
-    }
-
-    fn rule_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError) {
-        self.sink.rule_failed(rule, EventId { ordinal: self.ordinal, ..event }, error);
-    }
-
-    fn subscriptions_failed(&mut self, rule: RuleNumber, event: EventId, error: EvalError, count: u32) {
-        self.sink.subscriptions_failed(rule, EventId { ordinal: self.ordinal, ..event }, error, count);
+    /// Cuts the matches of a table into notification batches.
+    fn take(&mut self, mut table: TemporaryIndex) {
+        let rules = table.rules().clone();
+        let (cut, failures) = table.finish();
+        report_failures(self.compiled, &rules, &failures);
+        let now = self.flow.clock.now();
+        self.notifications += cut.iter().map(|cut| cut.notifications.count()).sum::<usize>();
+        let made = new_batches(self.compiled, &rules, cut, self.batch.accepted_at, now);
+        self.made.extend(made.into_iter().map(|made| NewNotificationBatch { run: Some(self.batch.id), ..made }));
     }
 }
