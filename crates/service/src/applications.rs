@@ -198,13 +198,24 @@ impl Service {
     /// # Errors
     /// `Invalid` with every problem of the text, `WouldDrop`, `Changed` if another version is running than expected.
     pub async fn apply(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         name: &Name,
         text: String,
         options: ApplyOptions,
     ) -> Result<Applied, ServiceError> {
         caller.needs(Scope::ApplicationsWrite)?;
+        let (service, caller, name) = (self.clone(), caller.clone(), name.clone());
+        run_to_completion(async move { service.apply_change(&caller, &name, text, options).await }).await
+    }
+
+    async fn apply_change(
+        &self,
+        caller: &Caller,
+        name: &Name,
+        text: String,
+        options: ApplyOptions,
+    ) -> Result<Applied, ServiceError> {
         let _one_at_a_time = self.applying.lock().await;
         let current = self.current(name).await?;
         let version = current.as_ref().map_or(0, |current| current.version);
@@ -280,8 +291,13 @@ impl Service {
     ///
     /// # Errors
     /// The application does not exist.
-    pub async fn remove_application(&self, caller: &Caller, name: &Name) -> Result<(), ServiceError> {
+    pub async fn remove_application(self: &Arc<Self>, caller: &Caller, name: &Name) -> Result<(), ServiceError> {
         caller.needs(Scope::ApplicationsWrite)?;
+        let (service, caller, name) = (self.clone(), caller.clone(), name.clone());
+        run_to_completion(async move { service.remove_change(&caller, &name).await }).await
+    }
+
+    async fn remove_change(&self, caller: &Caller, name: &Name) -> Result<(), ServiceError> {
         let _one_at_a_time = self.applying.lock().await;
         if self.current(name).await?.is_none() {
             return Err(ServiceError::no_application(name));
@@ -390,6 +406,18 @@ fn unused_allowances(allowed: &BTreeSet<String>, differences: &[Difference]) -> 
 /// As `Service::compile`, without the environment.
 pub(crate) async fn compile_sealed(text: String) -> Result<Compiled, Vec<Problem>> {
     compile_on_thread(move || tocsin_pipeline::compile_sealed(&text, 0)).await
+}
+
+/// Runs a change to its end, also when the caller stops waiting: a client that disconnects leaves nothing half done.
+async fn run_to_completion<T: Send + 'static>(change: impl Future<Output = T> + Send + 'static) -> T {
+    match tokio::spawn(change).await {
+        Ok(done) => done,
+        Err(broken) => match broken.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is shutting down, and this task with it.
+            Err(_) => std::future::pending().await,
+        },
+    }
 }
 
 async fn compile_on_thread(

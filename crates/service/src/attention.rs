@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use tocsin_capacity::saturation::Saturation;
-use tocsin_model::{definition::write_duration, id::Name, plural::plural, time::Timestamp};
-use tocsin_pipeline::DestinationState;
+use tocsin_model::{definition::write_duration, feedback::Class, id::Name, plural::plural, time::Timestamp};
+use tocsin_pipeline::{DestinationState, HeldBackMail};
 use tocsin_store::{
     error::StoreError,
     journal::{Activity, Count, FiringFilter, Timing, Window},
@@ -21,6 +21,12 @@ use crate::{
 
 /// Period whose activity is examined.
 const LATELY: Duration = Duration::from_secs(15 * 60);
+/// Period whose feedback is examined.
+const FEEDBACK_LATELY: Duration = Duration::from_secs(24 * 3_600);
+/// Messages refused because of the sender from which they are reported.
+const BLOCKED_MIN: u64 = 10;
+/// Mailbox providers that are listed.
+const HELD_BACK_MAX: usize = 20;
 /// Shortest delay that is reported.
 const SLOW: Duration = Duration::from_secs(5);
 /// A disk that takes longer for a few bytes holds up everything that is stored.
@@ -98,6 +104,10 @@ pub struct Figures {
     pub not_running: Vec<String>,
     /// Stopped rules, as `application/rule`.
     pub stopped_rules: Vec<String>,
+    /// Broadcasts that failed in the last day, each with its reason.
+    pub broadcasts_failed: Vec<String>,
+    /// Paused broadcasts.
+    pub broadcasts_paused: Vec<String>,
     /// Missed firings.
     pub firings_missed: u64,
     /// Switched-off components, with their states.
@@ -106,6 +116,12 @@ pub struct Figures {
     pub destinations_paused: Vec<(String, u64)>,
     /// Stalled destinations, by `application/channel`: messages wait although the destination is not paused.
     pub destinations_stalled: Vec<(String, u64)>,
+    /// Mailbox providers that hold mail back, each with its channel as `application/channel`.
+    pub held_back: Vec<(String, HeldBackMail)>,
+    /// Complaints of the last day, and the text of the newest.
+    pub complaints: (u64, String),
+    /// Messages of the last day that later servers refused because of the sender, and the text of the newest.
+    pub blocked: (u64, String),
     /// Free bytes on the disk, and the minimum.
     pub free_bytes: Option<(u64, u64)>,
     /// Saturation of the node.
@@ -167,10 +183,15 @@ impl Service {
             cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64),
             not_running: self.not_running(),
             stopped_rules: stops.iter().map(|stop| format!("{}/{}", stop.application, stop.rule)).collect(),
+            broadcasts_failed: self.failed_broadcasts(now - FEEDBACK_LATELY).await?,
+            broadcasts_paused: self.paused_broadcasts().await?,
             firings_missed: firings.iter().map(|firing| firing.batches).sum(),
             switches: switches.collect(),
-            destinations_paused: self.destinations_in(DestinationState::Paused),
+            destinations_paused: self.paused_destinations(),
+            held_back: self.held_back_mail(),
             destinations_stalled: self.destinations_in(DestinationState::Stalled),
+            complaints: self.recent_feedback(Class::Complaint, now - FEEDBACK_LATELY).await?,
+            blocked: self.recent_feedback(Class::Blocked, now - FEEDBACK_LATELY).await?,
             free_bytes: self.free_space.as_ref().and_then(|space| Some(((space.bytes)()?, space.bytes_min))),
             saturation: self.saturation.as_ref().map(|watch| watch.lock().state()).unwrap_or_default(),
         })
@@ -193,6 +214,27 @@ impl Service {
         let text = |kind: &str, (name, reason): (Name, String)| format!("the {kind} `{name}`: {reason}");
         let applications = applications.map(|failed| text("application", failed));
         applications.chain(exchanges.into_iter().map(|failed| text("exchange", failed))).collect()
+    }
+
+    /// Mailbox providers that hold mail back, by `application/channel`.
+    pub(crate) fn held_back_mail(&self) -> Vec<(String, HeldBackMail)> {
+        let found = self.pipeline.held_back().into_iter().flat_map(|(application, channel, providers)| {
+            let channel = format!("{application}/{channel}");
+            providers.into_iter().map(move |provider| (channel.clone(), provider))
+        });
+        found.collect()
+    }
+
+    /// Number of paused destinations without the mailbox providers, which are listed one by one.
+    fn paused_destinations(&self) -> Vec<(String, u64)> {
+        let mut paused = self.destinations_in(DestinationState::Paused);
+        for (channel, _) in self.held_back_mail().iter().filter(|(_, provider)| provider.paused_for.is_some()) {
+            if let Some((_, count)) = paused.iter_mut().find(|(name, _)| name == channel) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        paused.retain(|(_, count)| *count > 0);
+        paused
     }
 
     /// Number of destinations in this state, by `application/channel`; zeros are left out.
@@ -458,6 +500,23 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
             "fix the rule, then `tocsin rule resume`; `tocsin firings list` lists missed firings",
         );
     }
+    if !figures.broadcasts_failed.is_empty() {
+        let count = figures.broadcasts_failed.len() as u64;
+        let failed = counted(count, "broadcast has failed", "broadcasts have failed");
+        let text = format!("{failed}: {}", figures.broadcasts_failed.join(", "));
+        add(
+            Urgency::Now,
+            "failed-broadcasts",
+            text,
+            "`tocsin broadcast show` names the reason; send it again corrected",
+        );
+    }
+    if !figures.broadcasts_paused.is_empty() {
+        let count = figures.broadcasts_paused.len() as u64;
+        let paused = counted(count, "broadcast is paused", "broadcasts are paused");
+        let text = format!("{paused}: {}", figures.broadcasts_paused.join(", "));
+        add(Urgency::Soon, "paused-broadcasts", text, "`tocsin broadcast resume` continues it, `cancel` ends it");
+    }
     if figures.firings_missed > 0 {
         let batches = counted(figures.firings_missed, "event batch", "event batches");
         let text = format!("rules did not fire for {batches}");
@@ -467,6 +526,20 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
         let paused = counted(sum(&figures.destinations_paused), "destination is paused", "destinations are paused");
         let text = format!("{paused} after failures: {}", each_channel(&figures.destinations_paused));
         add(Urgency::Soon, "paused-destinations", text, "`tocsin destinations` shows their last responses");
+    }
+    for (channel, provider) in figures.held_back.iter().take(HELD_BACK_MAX) {
+        let HeldBackMail { provider, lasted, paused_for, interval, said, .. } = provider;
+        let pace = match (paused_for, interval) {
+            (Some(pause), _) => format!("no mail is sent to it for {}", shown(*pause)),
+            (None, Some(interval)) => format!("it gets one mail in {}", shown(*interval)),
+            (None, None) => "it gets fewer mails at a time".to_owned(),
+        };
+        let text =
+            format!("{provider} has held mail of {channel} back for {}; {pace}; it said: {said}", shown(*lasted));
+        let advice = "its mails wait and others are not delayed; `tocsin destinations` shows the pace; if it goes on, check \
+                      the sender with `tocsin doctor --domain`, lower `pacing.rate` or begin a warm-up";
+        let urgency = if paused_for.is_some() { Urgency::Soon } else { Urgency::Note };
+        add(urgency, "mail-held-back", text, advice);
     }
     if !figures.destinations_stalled.is_empty() {
         let text = format!(
@@ -482,6 +555,20 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
     if refused > 20 && refused * 10 > delivered {
         let text = format!("{refused} notifications were refused in {}, {delivered} delivered", shown(LATELY));
         add(Urgency::Soon, "refused", text, "`tocsin report failed-notifications` shows the receiver's replies");
+    }
+    let (blocked, said) = &figures.blocked;
+    if *blocked >= BLOCKED_MIN {
+        let count = counted(*blocked, "message", "messages");
+        let text = format!("servers refused {count} because of the sender in 24h; the newest: {said}");
+        let advice = "`tocsin feedback list --class blocked` lists them; `tocsin doctor --domain` checks the sender";
+        add(Urgency::Soon, "blocked-mail", text, advice);
+    }
+    let (complaints, said) = &figures.complaints;
+    if *complaints > 0 {
+        let count = counted(*complaints, "recipient", "recipients");
+        let text = format!("{count} reported messages as spam in 24h; the newest: {said}");
+        let advice = "`tocsin feedback list --class complaint` lists the notifications; examine who gets them and why";
+        add(Urgency::Note, "complaints", text, advice);
     }
     if !figures.switches.is_empty() {
         let text = format!("switched off: {}", figures.switches.join(", "));
@@ -683,6 +770,41 @@ mod tests {
 
     fn timed_figures(timings: &[(Timing, u64)]) -> Figures {
         Figures { lately: timed(timings), shards: 1, cores: 1, ..Figures::default() }
+    }
+
+    #[test]
+    fn refused_senders_and_complaints_are_reported_with_the_newest_text() {
+        let of = |count: u64| (count, "554 5.7.1 blocked".to_owned());
+        check(Figures { blocked: of(BLOCKED_MIN - 1), ..Figures::default() }, &[]);
+        check(
+            Figures { blocked: of(BLOCKED_MIN), complaints: of(1), ..Figures::default() },
+            &["blocked-mail", "complaints"],
+        );
+        let figures = Figures { complaints: of(2), ..Figures::default() };
+        let expected = "2 recipients reported messages as spam in 24h; the newest: 554 5.7.1 blocked";
+        assert_eq!(diagnose(&figures)[0].text, expected);
+    }
+
+    #[test]
+    fn a_provider_that_holds_mail_back_is_named_with_its_reply() {
+        let provider = |paused_for, interval| HeldBackMail {
+            provider: "google".to_owned(),
+            lasted: Duration::from_secs(720),
+            paused_for,
+            interval,
+            waiting: 3,
+            said: "421 4.7.28 unusual rate".to_owned(),
+        };
+        let found =
+            |provider| diagnose(&Figures { held_back: vec![("shop/mail".to_owned(), provider)], ..Figures::default() });
+        let paused = found(provider(Some(Duration::from_secs(60)), None));
+        assert_eq!((paused[0].what, paused[0].urgency), ("mail-held-back", Urgency::Soon));
+        let text = "google has held mail of shop/mail back for 12m; no mail is sent to it for 1m; it said: 421 4.7.28 unusual \
+                    rate";
+        assert_eq!(paused[0].text, text);
+        let slower = found(provider(None, Some(Duration::from_millis(500))));
+        assert_eq!(slower[0].urgency, Urgency::Note);
+        assert!(slower[0].text.contains("; it gets one mail in 500ms; "), "{}", slower[0].text);
     }
 
     #[test]

@@ -18,9 +18,9 @@ pub const DESTINATIONS_MAX: usize = 1000;
 pub struct DestinationStatus {
     /// The channel.
     pub channel: Name,
-    /// Scheme, host and port.
+    /// Scheme, host and port; of a paced mail channel the mailbox provider.
     pub destination: String,
-    /// `open`; `paused` after failures in a row; on `trial`: one message probes it; or `stalled`: messages have
+    /// `open`; `paused` after failures in a row, or because a mailbox provider holds mail back; on `trial`: one message probes it; or `stalled`: messages have
     /// waited for a minute although it is not paused.
     pub state: &'static str,
     /// Maximum number of messages in flight (adaptive concurrency).

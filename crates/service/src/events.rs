@@ -455,6 +455,11 @@ fn open_intake(
         );
         return Err(ServiceError::Invalid(vec![problem.hint("submit what happened as an event of another class")]));
     }
+    if application.is_lifecycle(name) {
+        let message = format!("events of the class `{name}` are made by changes of subscriptions alone");
+        let problem = Problem::new(Code::NotPermitted, "class", message);
+        return Err(ServiceError::Invalid(vec![problem.hint("submit what happened as an event of another class")]));
+    }
     if !application.may_submit(&source, name) {
         let known: Vec<&str> = application.submitted_sources().map(Name::as_str).collect();
         let problem = Problem::new(

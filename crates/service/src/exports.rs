@@ -160,7 +160,7 @@ impl Service {
     }
 }
 
-const SUPPRESSION_COLUMNS: [&str; 13] = [
+const SUPPRESSION_COLUMNS: [&str; 15] = [
     "protocol",
     "address",
     "subscriber",
@@ -174,6 +174,8 @@ const SUPPRESSION_COLUMNS: [&str; 13] = [
     "since",
     "updated_at",
     "expires_at",
+    "application",
+    "channel",
 ];
 
 fn suppression_cells(found: suppressions::Document) -> Vec<String> {
@@ -191,11 +193,13 @@ fn suppression_cells(found: suppressions::Document) -> Vec<String> {
         found.since.to_string(),
         found.updated_at.to_string(),
         found.expires_at.map(|end| end.to_string()).unwrap_or_default(),
+        found.application.unwrap_or_default(),
+        found.channel.unwrap_or_default(),
     ]
 }
 
 /// A stream of pages, each asked for with the key of the last thing of the page before.
-fn pages<K, F, P>(header: Option<Vec<String>>, next: F) -> ExportStream
+pub(crate) fn pages<K, F, P>(header: Option<Vec<String>>, next: F) -> ExportStream
 where
     K: Send + 'static,
     F: Fn(Option<K>) -> P + Send + 'static,
@@ -224,12 +228,12 @@ where
     }))
 }
 
-fn json_line(document: &impl serde::Serialize, out: &mut Vec<u8>) {
+pub(crate) fn json_line(document: &impl serde::Serialize, out: &mut Vec<u8>) {
     serde_json::to_writer(&mut *out, document).expect("a document is always JSON");
     out.push(b'\n');
 }
 
-fn csv_line(cells: Vec<String>, out: &mut Vec<u8>) {
+pub(crate) fn csv_line(cells: Vec<String>, out: &mut Vec<u8>) {
     let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(&mut *out);
     writer
         .write_record(cells.iter().map(|cell| csv_cells::guarded(cell).into_owned()))

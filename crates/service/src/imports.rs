@@ -18,6 +18,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use tocsin_model::{
     charset::{self, Syntax, Utf8Decoder},
+    consent::Way,
     problem::{Code, Problem},
     time::Timestamp,
 };
@@ -32,6 +33,7 @@ use self::{
 };
 use crate::{
     Service,
+    consent_actor::ConsentActor,
     error::ServiceError,
     keys::{Caller, Scope},
     lines::{Block, Blocks, BoxError, LINE_BYTES_MAX, Lines},
@@ -88,8 +90,8 @@ impl Service {
         self.import(input.into(), chunks, Arc::new(SubscriberLines { declared, mail: self.mail_channels() })).await
     }
 
-    /// Imports subscriptions from lines. A line with a key replaces the subscription of
-    /// its subscriber, class and key. `application` and `class` are defaults for the lines; a line that names others
+    /// Imports subscriptions from lines. A line with a key replaces the subscription of its subscriber, class and key.
+    /// A `quiet` import makes no lifecycle events. `application` and `class` are defaults for the lines; a line that names others
     /// is rejected.
     ///
     /// # Errors
@@ -100,6 +102,7 @@ impl Service {
         caller: &Caller,
         application: Option<&str>,
         class: Option<&str>,
+        quiet: bool,
         input: impl Into<Input>,
         chunks: impl Stream<Item = Result<Bytes, BoxError>> + Unpin,
     ) -> Result<Imported, ServiceError> {
@@ -113,6 +116,8 @@ impl Service {
             _ => None,
         };
         let lines = SubscriptionLines {
+            actor: Arc::new(ConsentActor::of(caller, Way::Import)),
+            quiet,
             application: application.map(str::to_owned),
             class: class.map(str::to_owned),
             whole,

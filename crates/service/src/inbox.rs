@@ -10,7 +10,7 @@ use std::{
 
 use tocsin_delivery::InboxPass;
 use tocsin_model::{
-    id::{BroadcastId, Name, StoredNumber, SubscriberId, SubscriberNumber},
+    id::{InboxBroadcastId, Name, StoredNumber, SubscriberId, SubscriberNumber},
     inbox::{Item, ItemId, Mark},
     ldap::{Entry, LdapFilter},
     problem::{Code, CredentialError, Problem},
@@ -29,6 +29,7 @@ use crate::{
     keys::{Caller, CredentialEnd, Scope},
     known::Part,
     page::{Page, key_of},
+    segments,
 };
 
 /// Default lifetime of an inbox token.
@@ -330,7 +331,7 @@ impl Service {
         let subscriber = feed.subscriber;
         let heads = self.inbox.broadcast_heads();
         let now = self.clock.now();
-        let mut broadcasts: Vec<BroadcastId> = Vec::new();
+        let mut broadcasts: Vec<InboxBroadcastId> = Vec::new();
         let mut known: HashMap<&Name, bool> = HashMap::new();
         let mut profile: Option<Subscriber> = None;
         for head in heads.iter().filter(|head| head.expires_at > now) {
@@ -364,7 +365,7 @@ impl Service {
             return Ok(filter);
         }
         let stored = self.segment_store.segment(segment).await?;
-        let filter = stored.and_then(|stored| LdapFilter::parse(&stored.filter).ok()).map(Arc::new);
+        let filter = stored.as_ref().map(segments::stored_filter).transpose()?.map(Arc::new);
         self.audiences.insert(segment.clone(), place, filter.clone());
         Ok(filter)
     }

@@ -223,6 +223,11 @@ impl Service {
         let scopes = asked.into_iter().map(|scope| scope.word().to_owned()).collect();
         let resources = resources.iter().map(Resource::to_string).collect();
         let made = generate(&new.description, scopes, resources, new.expires_at.or(caller.expires_at), now)?;
+        // A key that is revoked at the same time makes no other key after that.
+        let _one_at_a_time = self.keys.changing.lock().await;
+        if self.key_end(caller).is_some() {
+            return Err(ServiceError::Unauthenticated(CredentialError::Unknown, "the key is not known any more"));
+        }
         self.api_key_store.put_api_key(made.kept.clone()).await?;
         self.keys.refresh().await?;
         tracing::info!(key = made.kept.id, by = caller.key(), "made an API key");
@@ -236,7 +241,7 @@ impl Service {
     /// scope `admin` that still holds; or the records are unavailable.
     pub async fn remove_api_key(&self, caller: &Caller, id: &str) -> Result<(), ServiceError> {
         caller.needs(Scope::KeysWrite)?;
-        let _one_at_a_time = self.keys.removing.lock().await;
+        let _one_at_a_time = self.keys.changing.lock().await;
         let now = self.clock.now();
         let is_admin =
             |key: &ApiKey| Scopes::of(&key.scopes).contain(Scope::Admin) && key.expires_at.is_none_or(|end| end > now);

@@ -1,7 +1,7 @@
 //! Checks names in filters: a filter by a name that never existed is an error (probably misspelt), not an empty list.
 
 use tocsin_model::{
-    application::{Application, api_source, row_source},
+    application::{Application, api_source, delay_source, lifecycle_source, row_source},
     definition,
     id::Name,
     problem::closest,
@@ -48,7 +48,10 @@ impl Part {
             Part::NotificationClass => of.notifications.keys().cloned().collect(),
             Part::Rule => of.rules.keys().cloned().collect(),
             Part::Channel => of.channels.keys().cloned().collect(),
-            Part::Source => of.sources.keys().cloned().chain([api_source(), row_source(), schedule_source()]).collect(),
+            Part::Source => {
+                let own = [api_source(), row_source(), schedule_source(), lifecycle_source(), delay_source()];
+                of.sources.keys().cloned().chain(own).collect()
+            }
         }
     }
 }

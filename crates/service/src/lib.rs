@@ -17,6 +17,7 @@ mod known; // detection of unknown names in filters
 pub mod operations; // event batches, notification batches, notifications and suspensions
 pub mod suspensions; // details and edits of suspended work
 pub mod resends; // failed notifications are sent again
+pub mod delayed; // delayed notifications that wait
 pub mod firings; // missed and slow firings, stopped rules
 pub mod preview; // preview of templates, and test messages
 pub mod rules; // rule tests on events
@@ -24,18 +25,26 @@ pub mod indexed; // subscriptions that the match index rejects or scans
 pub mod endpoints; // device endpoints whose recent attempts have all failed
 pub mod sources; // event sources and their status
 pub mod destinations; // destinations of channels and their state
+mod mail_senders; // identities of mail channels
 pub mod chronicles; // per-key aggregates of events
 pub mod schedules; // explanation and progress of schedules
 pub mod status; // status and readiness of the platform
 pub mod subscribers; // subscribers and their devices
+pub mod persons; // export and erasure of a person
 pub mod merges; // merges of two subscribers
 pub mod segments; // saved filters over subscribers
 pub mod subscriptions; // subscriptions, checked against their class
 pub mod own; // self-service of subscribers through their own devices
+pub mod consent; // consent of subscriptions: requests, confirmations, evidence
+mod consent_actor; // acting parties of consents, and the consent that a subscription begins with
 pub mod suppressions; // addresses that get no messages
-pub mod unsubscribe; // unsubscribe links in mails
+pub mod feedback; // bounces, complaints and replies to sent messages
+pub mod receivers; // receivers of webhooks of mail and SMS providers
+pub mod unsubscribe; // unsubscription: by links in mails, by their page, and by operators
+pub mod preference_page; // the preference page of a subscriber
 pub mod inbox; // feeds of subscribers
-pub mod broadcasts; // inbox items for all subscribers or a segment
+pub mod inbox_broadcasts; // inbox items for all subscribers or a segment
+pub mod broadcasts; // messages of people to an audience: count, test, send, cancel, results
 pub mod push_keys; // VAPID public keys for web push
 pub mod exchanges; // exchanges: messages, ports and definitions
 pub mod switches; // components switched off and on, and backups
@@ -61,11 +70,13 @@ use tocsin_exchange::Exchanges;
 use tocsin_pipeline::Pipeline;
 use tocsin_store::{inbox::Inbox, journal::Journal, records::Records};
 
+pub use consent_actor::ConsentDraft;
 pub use error::ServiceError;
 pub use keys::{Caller, CredentialEnd, Scope};
 pub use lines::BoxError;
 pub use page::Page;
 pub use service::{FreeSpace, Service};
+pub use tocsin_pipeline::{MailKey, MailSender};
 
 /// The parts a service is built from.
 pub struct Parts {
@@ -99,13 +110,16 @@ impl Service {
         let clock = parts.pipeline.clock().clone();
         let started_at = clock.now();
         Ok(Arc::new(Service {
-            token_signer: TokenSigner::new(records.secret()),
+            token_signer: Arc::new(TokenSigner::new(records.secret())),
             installation: records.clone(),
             application_store: records.clone(),
             subscriber_store: records.clone(),
             segment_store: records.clone(),
             subscription_store: records.clone(),
+            consent_key: Default::default(),
+            consent_store: records.clone(),
             suppression_store: records.clone(),
+            feedback_store: records.clone(),
             recipient_store: records.clone(),
             change_log: records.clone(),
             match_store: records.clone(),
@@ -114,9 +128,11 @@ impl Service {
             event_log: journal.clone(),
             open_work: journal.clone(),
             notification_log: journal.clone(),
+            delays: journal.clone(),
             rule_store: journal.clone(),
             schedules: journal.clone(),
             operator_actions: journal.clone(),
+            broadcasts: journal.clone(),
             activity_log: journal.clone(),
             maintenance: journal,
             inbox: parts.inbox,

@@ -1,12 +1,14 @@
 //! Monitoring and operation of the flow: event batches, notification batches, notifications, and suspensions.
 
 use tocsin_model::{
+    broadcast::{broadcast_class, broadcast_fields, broadcast_source},
     event::EventBatch,
     id::{EventBatchId, Name, NotificationBatchId, NotificationId, SubscriptionId},
     notification::NotificationHead,
     receipt::{Attempt, Outcome},
     value::Value,
 };
+use tocsin_pipeline::CompiledBroadcast;
 use tocsin_store::{
     journal::{
         EventBatchState, Resolution, StoredNotificationBatch, StoredSuspension, SuspensionFilter, notification_of,
@@ -174,14 +176,17 @@ impl Service {
             let column = notifications.captured.iter().find(|(captured, _)| captured == name);
             column.and_then(|(_, column)| column.value(at))
         };
+        let (compiled, broadcast) = self.pipeline.version_of(&stored.head).await?.unzip();
+        let broadcast = broadcast.flatten();
         let event = match self.event_log.event_batch(event_id.batch).await? {
+            // The event of a broadcast follows from its draft.
+            _ if broadcast.is_some() => None,
             Some((batch, _)) => match self.fields_of(&batch).await {
                 Ok(fields) => batch.events.row(&fields, event_id.ordinal).ok().map(|row| (batch, fields, row)),
                 Err(_) => None,
             },
             None => None,
         };
-        let compiled = self.pipeline.version(&stored.head.application, stored.head.version).await?;
         let notify = compiled.as_ref().and_then(|compiled| compiled.notify.get(&stored.head.rule));
         let whole = match (&event, notify) {
             (Some((batch, fields, row)), Some(notify)) => {
@@ -195,7 +200,10 @@ impl Service {
             let names = notifications.captured.iter().map(|(name, _)| name);
             names.map(|name| (name.to_string(), captured(name).unwrap_or_default())).collect()
         });
-        let event = event.map(|(_, fields, row)| named(&fields, row));
+        let (event, fields) = match broadcast {
+            Some(broadcast) => broadcast_values(&broadcast, &stored.head.rule, captured).unwrap_or((None, fields)),
+            None => (event.map(|(_, fields, row)| named(&fields, row)), fields),
+        };
         let recipient = self.recipient_store.recipients(&[subscription]).await?.pop().flatten();
         let mut attempts = self.notification_log.attempts(id.batch).await?;
         attempts.retain(|attempt| attempt.ordinal == id.ordinal);
@@ -279,6 +287,9 @@ impl Service {
 
     /// The fields that a batch was packed with.
     pub(crate) async fn fields_of(&self, batch: &EventBatch) -> Result<tocsin_model::field::Fields, ServiceError> {
+        if batch.source == broadcast_source() && batch.class == broadcast_class() {
+            return Ok(broadcast_fields());
+        }
         let compiled = self.pipeline.version(&batch.application, batch.version).await?;
         let class = compiled.as_ref().and_then(|compiled| compiled.application.events.get(&batch.class));
         class.map(|class| class.fields.clone()).ok_or_else(|| {
@@ -309,6 +320,21 @@ pub(crate) fn counted(stored: &StoredNotificationBatch, attempts: &[Attempt]) ->
 fn named(fields: &tocsin_model::field::Fields, row: Vec<Value>) -> Vec<(String, Value)> {
     fields.iter().map(|field| field.name.to_string()).zip(row).filter(|(_, value)| !value.is_null()).collect()
 }
+
+/// The event of a broadcast and the fields of one of its notifications, as named values.
+fn broadcast_values(
+    broadcast: &CompiledBroadcast,
+    rule: &Name,
+    captured: impl Fn(&Name) -> Option<Value>,
+) -> Option<(Option<NamedValues>, NamedValues)> {
+    let class = broadcast.compiled.application.events.get(&broadcast_class())?;
+    let notify = broadcast.compiled.notify.get(rule)?;
+    let event = broadcast.rules().bare_row(&broadcast_class(), broadcast.event.clone());
+    let fields = named(notify.fields(), notify.row(&event, captured).ok()?);
+    Some((Some(named(&class.fields, broadcast.event.clone())), fields))
+}
+
+type NamedValues = Vec<(String, Value)>;
 
 fn damaged(id: NotificationBatchId) -> ServiceError {
     ServiceError::Unavailable(format!("the notification batch {id} is damaged").into())

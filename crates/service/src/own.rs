@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value as Json};
 use tocsin_model::{
+    consent::Way,
     id::{Name, SubscriberId, SubscriptionId},
     mailbox::MailChannels,
     problem::{Code, Problem},
@@ -10,11 +11,12 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    records::{NewSubscriber, Precondition, SubscriptionFilter},
+    records::{NewSubscriber, Precondition, RemoveSubscription, SubscriptionFilter},
 };
 
 use crate::{
     Service,
+    consent_actor::ConsentActor,
     error::{ServiceError, json_error},
     subscribers::{DeviceDraft, check_device},
     subscriptions::{Draft, SubscriptionLine},
@@ -125,7 +127,7 @@ impl Service {
                 Problem::new(Code::LimitReached, "", message).param("limit", OWN_SUBSCRIPTIONS_MAX),
             ));
         }
-        self.make_subscription(draft).await.map(drop)
+        self.make_subscription(draft, &ConsentActor::subscriber(Way::Page)).await.map(drop)
     }
 
     /// Sets fields of a subscription of the owner's application: `device`, `enabled`, `values` as a whole, `filter`,
@@ -149,7 +151,8 @@ impl Service {
             let line: SubscriptionLine<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
             let mut draft = Draft::from(line);
             draft.enabled.get_or_insert(true);
-            match self.update_subscription(&present, draft, Precondition::Revision(present.revision)).await {
+            let origin = ConsentActor::subscriber(Way::Page).origin();
+            match self.update_subscription(&present, draft, Precondition::Revision(present.revision), origin).await {
                 Err(ServiceError::Changed(_)) => turn.repeat(format_args!("the subscription `{id}`"))?,
                 updated => return updated.map(drop),
             }
@@ -162,7 +165,9 @@ impl Service {
     /// `Missing` if the owner has no such subscription.
     pub async fn remove_own_subscription(&self, owner: &Owner, id: SubscriptionId) -> Result<(), ServiceError> {
         self.own_subscription(owner, id).await?;
-        Ok(self.subscription_store.remove_subscription(id, Precondition::Present, self.clock.now()).await?)
+        let removal = RemoveSubscription { id, expect: Precondition::Present, now: self.clock.now() };
+        let origin = ConsentActor::subscriber(Way::Page).origin();
+        Ok(self.subscription_store.remove_subscription_as(removal, origin).await?)
     }
 
     async fn own_subscription(&self, owner: &Owner, id: SubscriptionId) -> Result<Subscription, ServiceError> {

@@ -134,6 +134,16 @@ impl Service {
                 std::sync::Arc::new(compiled)
             }
         };
+        self.preview_of(caller, compiled, draft).await
+    }
+
+    /// Renders a notification of this version.
+    pub(crate) async fn preview_of(
+        &self,
+        caller: &Caller,
+        compiled: std::sync::Arc<Compiled>,
+        draft: PreviewDraft,
+    ) -> Result<Previewed, ServiceError> {
         let (sample, about) = self.sample(caller, &compiled, draft).await?;
         let shown = {
             let (compiled, sample) = (compiled.clone(), sample.clone());
@@ -171,7 +181,16 @@ impl Service {
                 problem.hint("apply it first: a test leaves through a running channel"),
             ]));
         }
-        let compiled = self.running(application)?;
+        self.send_test_of(caller, self.running(application)?, draft).await
+    }
+
+    /// Sends one test message of this version, through a channel of the running application.
+    pub(crate) async fn send_test_of(
+        &self,
+        caller: &Caller,
+        compiled: std::sync::Arc<Compiled>,
+        draft: PreviewDraft,
+    ) -> Result<TestSent, ServiceError> {
         let (sample, about) = self.sample(caller, &compiled, draft).await?;
         if sample.address.is_empty() {
             let problem = Problem::new(Code::Required, "address", "is missing, and no device gives one");

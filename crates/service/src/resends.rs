@@ -334,7 +334,7 @@ impl Service {
 }
 
 /// A unique key.
-fn random_key() -> Result<String, ServiceError> {
+pub(crate) fn random_key() -> Result<String, ServiceError> {
     let mut random = [0u8; 16];
     let filled = SystemRandom::new().fill(&mut random);
     filled.map_err(|_| ServiceError::Unavailable("the system gives no random numbers".into()))?;

@@ -17,9 +17,14 @@ pub struct Role {
 }
 
 /// All roles, from least to most.
-pub const ROLES: [Role; 11] = [
+pub const ROLES: [Role; 13] = [
     Role { name: "publisher", about: "a program that submits events", scopes: &[Scope::EventsWrite] },
     Role { name: "bounce_reporter", about: "the webhook of a mail provider", scopes: &[Scope::BouncesWrite] },
+    Role {
+        name: "sign_up_form",
+        about: "the server of a form by which people subscribe and confirm",
+        scopes: &[Scope::ConsentRequest],
+    },
     Role { name: "partner", about: "a system that talks to others through exchanges", scopes: &[Scope::MessagesWrite] },
     Role {
         name: "app_server",
@@ -36,7 +41,7 @@ pub const ROLES: [Role; 11] = [
     Role {
         name: "subscriber_admin",
         about: "keeps subscribers, devices, subscriptions and suppressions",
-        scopes: &[Scope::SubscribersRead, Scope::SubscribersWrite],
+        scopes: &[Scope::SubscribersRead, Scope::SubscribersWrite, Scope::ConsentWrite],
     },
     Role {
         name: "analyst",
@@ -52,7 +57,13 @@ pub const ROLES: [Role; 11] = [
             Scope::OperationsRead,
             Scope::InboxRead,
             Scope::SyncRead,
+            Scope::BroadcastsRead,
         ],
+    },
+    Role {
+        name: "editor",
+        about: "a person who sends broadcasts",
+        scopes: &[Scope::ApplicationsRead, Scope::SubscribersRead, Scope::BroadcastsRead, Scope::BroadcastsWrite],
     },
     Role {
         name: "operator",

@@ -172,6 +172,8 @@ struct Tested {
     class: Name,
     fields: Fields,
     time: Duration,
+    /// Whether its events are lifecycle events, each of which concerns one subscription.
+    is_lifecycle: bool,
 }
 
 impl Service {
@@ -508,8 +510,12 @@ fn alone(
     let mut application = Application { rules: BTreeMap::new(), ..compiled.application.clone() };
     application.notifications.extend(makes.map(|class| (name.clone(), class)));
     let (on, class, time) = (rule.on.clone(), rule.subscription.clone(), rule.timeout);
-    // A test ignores rule state: earlier matches do not suppress new ones.
-    rule.state = RuleState::default();
+    // A test ignores rule state: earlier matches do not suppress new ones. It does not wait for a delay.
+    (rule.state, rule.delay) = (RuleState::default(), None);
+    let is_lifecycle = application.is_lifecycle(&on);
+    if let Some(event) = application.events.get_mut(&on) {
+        event.lifecycle = None;
+    }
     application.rules.insert(name.clone(), rule);
     let (queries, _) = check_queries(&application);
     let rules = compile_rules(&application, &queries).map_err(|problems| {
@@ -523,7 +529,7 @@ fn alone(
     let rule = rules.number(name.as_str()).ok_or_else(|| ServiceError::Missing(format!("the rule `{name}`")))?;
     let fields = application.events[&on].fields.clone();
     let (rules, queries) = (Arc::new(rules), Arc::new(queries));
-    Ok(Tested { application: application.name, rules, queries, rule, on, class, fields, time })
+    Ok(Tested { application: application.name, rules, queries, rule, on, class, fields, time, is_lifecycle })
 }
 
 fn bounded(

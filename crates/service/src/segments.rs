@@ -265,6 +265,10 @@ impl Service {
             let what = format!("the segment `{name}`");
             return Err(ServiceError::InUse { what, by: format!("the broadcast {}", head.id) });
         }
+        if let Some(id) = self.broadcast_with_segment(name).await? {
+            let what = format!("the segment `{name}`");
+            return Err(ServiceError::InUse { what, by: format!("the broadcast {id}") });
+        }
         let expect = revision.map_or(Precondition::Present, Precondition::Revision);
         Ok(self.segment_store.remove_segment(name, expect, self.clock.now()).await?)
     }
@@ -361,6 +365,14 @@ impl Service {
         self.segment_store.segment(name).await?.ok_or_else(|| ServiceError::Missing(format!("the segment `{name}`")))
     }
 
+    /// A permit to examine many subscribers.
+    pub(crate) fn segment_scan_permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>, ServiceError> {
+        self.scan_permits.try_acquire().map_err(|_| ServiceError::TooMany {
+            reason: format!("{SEGMENT_SCANS_MAX} requests look through subscribers already"),
+            retry_after: std::time::Duration::from_secs(1),
+        })
+    }
+
     /// Scans subscribers step by step, up to the first limit reached.
     async fn look_through(
         &self,
@@ -369,10 +381,7 @@ impl Service {
         members_max: u64,
         kept: usize,
     ) -> Result<SegmentScanResult, ServiceError> {
-        let _place = self.scan_permits.try_acquire().map_err(|_| ServiceError::TooMany {
-            reason: format!("{SEGMENT_SCANS_MAX} requests look through subscribers already"),
-            retry_after: std::time::Duration::from_secs(1),
-        })?;
+        let _place = self.segment_scan_permit()?;
         let mut scanned = SegmentScanResult { members: 0, looked_at: 0, next: None, found: Vec::new() };
         loop {
             let bounds = SegmentScanBounds {
@@ -403,7 +412,7 @@ struct SegmentScanResult {
 }
 
 /// Parses the filter of a stored segment, which was valid when it was stored.
-fn stored_filter(segment: &Segment) -> Result<LdapFilter, ServiceError> {
+pub(crate) fn stored_filter(segment: &Segment) -> Result<LdapFilter, ServiceError> {
     LdapFilter::parse(&segment.filter).map_err(|problems| {
         let text = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         ServiceError::Unavailable(format!("the segment `{}` cannot be read: {text}", segment.name).into())

@@ -1,6 +1,9 @@
 //! State that all operations share. Each area adds its operations in a file of its own.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 
 use parking_lot::Mutex;
 use tocsin_capacity::saturation::SaturationMonitor;
@@ -10,14 +13,17 @@ use tocsin_model::time::Timestamp;
 use tocsin_pipeline::{Clock, Pipeline};
 use tocsin_store::{
     inbox::Inbox,
-    journal::{ActivityLog, EventLog, Maintenance, NotificationLog, OpenWork, OperatorActions, RuleStore, Schedules},
+    journal::{
+        ActivityLog, Broadcasts, Delays, EventLog, Maintenance, NotificationLog, OpenWork, OperatorActions, RuleStore,
+        Schedules,
+    },
     records::{
-        ApiKeyStore, ApplicationStore, ChangeLog, Installation, MatchStore, RecipientStore, ScheduleStore,
-        SegmentStore, SubscriberStore, SubscriptionStore, SuppressionStore,
+        ApiKeyStore, ApplicationStore, ChangeLog, ConsentStore, FeedbackStore, Installation, MatchStore,
+        RecipientStore, ScheduleStore, SegmentStore, SubscriberStore, SubscriptionStore, SuppressionStore,
     },
 };
 
-use crate::{inbox::Audiences, keys::Keys, status::DiskProbe, turns::Turns};
+use crate::{consent::ConsentKey, inbox::Audiences, keys::Keys, status::DiskProbe, turns::Turns};
 
 /// A folder whose free space limits what can be accepted.
 pub struct FreeSpace {
@@ -36,7 +42,10 @@ pub struct Service {
     pub(crate) subscriber_store: Arc<dyn SubscriberStore>,
     pub(crate) segment_store: Arc<dyn SegmentStore>,
     pub(crate) subscription_store: Arc<dyn SubscriptionStore>,
+    pub(crate) consent_key: OnceLock<Arc<ConsentKey>>,
+    pub(crate) consent_store: Arc<dyn ConsentStore>,
     pub(crate) suppression_store: Arc<dyn SuppressionStore>,
+    pub(crate) feedback_store: Arc<dyn FeedbackStore>,
     pub(crate) recipient_store: Arc<dyn RecipientStore>,
     pub(crate) change_log: Arc<dyn ChangeLog>,
     pub(crate) match_store: Arc<dyn MatchStore>,
@@ -45,9 +54,11 @@ pub struct Service {
     pub(crate) event_log: Arc<dyn EventLog>,
     pub(crate) open_work: Arc<dyn OpenWork>,
     pub(crate) notification_log: Arc<dyn NotificationLog>,
+    pub(crate) delays: Arc<dyn Delays>,
     pub(crate) rule_store: Arc<dyn RuleStore>,
     pub(crate) schedules: Arc<dyn Schedules>,
     pub(crate) operator_actions: Arc<dyn OperatorActions>,
+    pub(crate) broadcasts: Arc<dyn Broadcasts>,
     pub(crate) activity_log: Arc<dyn ActivityLog>,
     pub(crate) maintenance: Arc<dyn Maintenance>,
     pub(crate) inbox: Arc<dyn Inbox>,
@@ -59,7 +70,7 @@ pub struct Service {
     pub(crate) version: &'static str,
     pub(crate) started_at: Timestamp,
     pub(crate) keys: Arc<Keys>,
-    pub(crate) token_signer: TokenSigner,
+    pub(crate) token_signer: Arc<TokenSigner>,
     /// Serializes changes of one application, so that a diff is against the version it replaces.
     pub(crate) applying: Arc<tokio::sync::Mutex<()>>,
     pub(crate) readiness: DiskProbe,

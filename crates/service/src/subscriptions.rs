@@ -5,28 +5,30 @@ mod drafts; // drafts, as their creators write them
 mod lines; // lines of exports and imports
 
 use tocsin_model::{
+    consent::Way,
     id::{Name, SubscriptionId},
+    lifecycle::ChangeOrigin,
     problem::{Code, Problem},
     schedule::Schedule,
     subscription::Subscription,
 };
-use tocsin_store::{
-    error::StoreError,
-    records::{Precondition, SubscriptionChange, SubscriptionFilter, UpdateSubscription},
+use tocsin_store::records::{
+    Precondition, RemoveSubscription, SubscriptionChange, SubscriptionFilter, UpdateSubscription,
 };
 
-use self::checks::{check_off_thread, check_without_class, of_key};
+use self::checks::{check_without_class, of_key};
 pub(crate) use self::{
-    checks::{Basis, Checked, Class, Used, check, check_subject, class_fields},
+    checks::{Basis, Checked, Class, Used, check, check_off_thread, check_subject, class_fields},
     lines::SubscriptionLine,
 };
 pub use self::{
     checks::{KEY_MAX, VALUE_BYTES_MAX},
     drafts::{Draft, FilterDraft, ScheduleDraft, ScheduleFields, WholeFilterDraft, read_snooze},
-    lines::Document,
+    lines::{ConsentSummary, Document},
 };
 use crate::{
     Service,
+    consent_actor::ConsentActor,
     error::{ServiceError, json_error},
     keys::{Caller, Scope},
     known::Part,
@@ -83,10 +85,14 @@ impl Service {
         caller.needs(Scope::SubscribersWrite)?;
         let named = draft.application.as_deref().and_then(|name| name.parse().ok());
         caller.check_application(named.as_ref())?;
-        self.make_subscription(draft).await
+        self.make_subscription(draft, &ConsentActor::of(caller, Way::Api)).await
     }
 
-    pub(crate) async fn make_subscription(&self, draft: Draft<'_>) -> Result<(Document, bool), ServiceError> {
+    pub(crate) async fn make_subscription(
+        &self,
+        draft: Draft<'_>,
+        actor: &ConsentActor,
+    ) -> Result<(Document, bool), ServiceError> {
         let class = self.class_of(&draft)?;
         let one = |problem| ServiceError::Invalid(vec![problem]);
         let replaced = match (draft.subscriber.as_deref().map(str::parse), &draft.key) {
@@ -100,17 +106,25 @@ impl Service {
             None => Basis::New,
         };
         let checked = check_off_thread(draft, &class, &basis).await?.map_err(ServiceError::Invalid)?;
+        let consent = checked.consent();
         let new = checked.within_limits(replaced.as_ref()).map_err(one)?;
         let is_new = replaced.is_none();
         if is_new {
             class.check_room().map_err(one)?;
         }
         let now = self.clock.now();
-        let stored = self.subscription_store.put_subscription(new, now).await.map_err(|error| match error {
-            StoreError::Missing(what) => {
+        let stored = match consent {
+            (Some(policy), given) => self.put_consented(new, &policy, given, actor, now).await,
+            (None, _) => {
+                let stored = self.subscription_store.put_subscription_as(new, actor.origin(), now);
+                stored.await.map_err(ServiceError::from)
+            }
+        };
+        let stored = stored.map_err(|error| match error {
+            ServiceError::Missing(what) => {
                 ServiceError::invalid(Code::UnknownReference, "subscriber", format!("{what} does not exist"))
             }
-            error => error.into(),
+            error => error,
         })?;
         // Of several requests of one key at the same time, one made the subscription.
         let is_new = is_new && stored.created_at == now;
@@ -152,7 +166,8 @@ impl Service {
         caller.needs(Scope::SubscribersWrite)?;
         let present = self.find_subscription(id).await?;
         let expect = revision.map_or(Precondition::Present, Precondition::Revision);
-        self.subscription_stored(self.update_subscription(&present, draft, expect).await?).await
+        let origin = ConsentActor::of(caller, Way::Api).origin();
+        self.subscription_stored(self.update_subscription(&present, draft, expect, origin).await?).await
     }
 
     /// Changes a subscription by a merge patch (RFC 7396).
@@ -180,7 +195,8 @@ impl Service {
             let mut draft = Draft::from(line);
             // The stored state was merged, so an absent one was removed by the patch: it has its default again.
             draft.enabled.get_or_insert(true);
-            match self.update_subscription(&present, draft, Precondition::Revision(present.revision)).await {
+            let origin = ConsentActor::of(caller, Way::Api).origin();
+            match self.update_subscription(&present, draft, Precondition::Revision(present.revision), origin).await {
                 Err(ServiceError::Changed(_)) if revision.is_none() => {
                     turn.repeat(format_args!("the subscription `{id}`"))?
                 }
@@ -201,7 +217,12 @@ impl Service {
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
         let expect = revision.map_or(Precondition::Present, Precondition::Revision);
-        Ok(self.subscription_store.remove_subscription(id, expect, self.clock.now()).await?)
+        let found = self.subscription_store.subscription(id).await?;
+        let origin = ConsentActor::of(caller, Way::Api).origin();
+        let removal = RemoveSubscription { id, expect, now: self.clock.now() };
+        self.subscription_store.remove_subscription_as(removal, origin).await?;
+        self.pipeline.recalls().recall_subscribers(found.map(|found| found.subscriber_number));
+        Ok(())
     }
 
     pub(crate) async fn update_subscription(
@@ -209,6 +230,7 @@ impl Service {
         present: &Subscription,
         draft: Draft<'_>,
         expect: Precondition,
+        origin: ChangeOrigin,
     ) -> Result<Subscription, ServiceError> {
         let fixed = [
             ("application", draft.application.as_deref(), present.application.as_str()),
@@ -226,19 +248,29 @@ impl Service {
         if draft.key.is_some() && draft.key != present.key {
             problems.push(Problem::new(Code::ReadOnly, "key", "cannot change").hint("make another subscription"));
         }
+        if let Some(given) = &draft.consent
+            && Some(given.state) != present.consent
+        {
+            let hint = "request, confirm or withdraw it at `/v1/subscriptions/{id}/consent`";
+            problems.push(Problem::new(Code::ReadOnly, "consent", "cannot change here").hint(hint));
+        }
+        if draft.enabled == Some(true) && present.consent.is_some_and(|state| !state.permits()) {
+            let message = "needs the consent of the subscriber, which is not confirmed";
+            let problem = Problem::new(Code::ConsentRequired, "enabled", message);
+            problems.push(problem.hint("request the consent; its confirmation enables the subscription"));
+        }
         if !problems.is_empty() {
             return Err(ServiceError::Invalid(problems));
         }
+        let draft = Draft { consent: None, ..draft };
         let compiled = self.running(&present.application)?;
         let now = self.clock.now();
         let class = match Class::of(&compiled, present.class.as_str()) {
             Ok(class) => class.within(Used::of(&self.pipeline, &present.application)),
             Err(gone) => {
                 let change = check_without_class(draft, present, gone).map_err(ServiceError::Invalid)?;
-                return Ok(self
-                    .subscription_store
-                    .update_subscription(UpdateSubscription { id: present.id, change, expect, now })
-                    .await?);
+                let update = UpdateSubscription { id: present.id, change, expect, now };
+                return self.store_change(update, origin).await;
             }
         };
         let draft = Draft { subscriber: Some(present.subscriber.as_str().to_owned().into()), key: None, ..draft };
@@ -248,10 +280,17 @@ impl Service {
         let new = checked.within_limits(Some(present)).map_err(|problem| ServiceError::Invalid(vec![problem]))?;
         let change =
             SubscriptionChange { device: new.device, enabled: new.enabled, values: new.values, terms: new.terms };
-        Ok(self
-            .subscription_store
-            .update_subscription(UpdateSubscription { id: present.id, change, expect, now })
-            .await?)
+        self.store_change(UpdateSubscription { id: present.id, change, expect, now }, origin).await
+    }
+
+    async fn store_change(
+        &self,
+        update: UpdateSubscription,
+        origin: ChangeOrigin,
+    ) -> Result<Subscription, ServiceError> {
+        let stored = self.subscription_store.update_subscription_as(update, origin).await?;
+        self.pipeline.recalls().recall_subscribers([stored.subscriber_number]);
+        Ok(stored)
     }
 
     fn class_of(&self, draft: &Draft<'_>) -> Result<Class, ServiceError> {

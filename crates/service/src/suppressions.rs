@@ -3,7 +3,9 @@
 mod lines; // lines of exports and imports
 
 use tocsin_delivery::protocols;
+use tocsin_feedback::policy::Evidence;
 use tocsin_model::{
+    feedback::Class,
     id::{Name, NotificationId, SubscriberId},
     mailbox::Mailbox,
     problem::{Code, Problem, closest},
@@ -13,6 +15,7 @@ use tocsin_model::{
     },
     time::Timestamp,
 };
+use tocsin_pipeline::feedback::FeedbackReport;
 use tocsin_store::records::{Recipient, SuppressionFilter};
 
 pub use self::lines::Document;
@@ -20,6 +23,7 @@ pub(crate) use self::lines::SuppressionLine;
 use crate::{
     Service,
     error::ServiceError,
+    feedback::fresh_key,
     keys::{Caller, Scope},
     page::{Page, key_of},
 };
@@ -30,11 +34,15 @@ pub const REPORTS_MAX: usize = 1_000;
 pub const ORIGIN_BYTES_MAX: usize = 128;
 
 /// Input of a suppression: of an address, with `protocol` and `address`, or of a device, with `subscriber` and
-/// `device`.
+/// `device`. Exports also have those of an address on a channel, with `application`, `channel` and `address`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Draft {
     /// The protocol whose channels use the address, such as `smtp`.
     pub protocol: Option<String>,
+    /// The application of the channel.
+    pub application: Option<String>,
+    /// The channel whose message was answered with a keyword.
+    pub channel: Option<String>,
     /// The address. For a device: it holds only as long as the device has this one.
     pub address: Option<String>,
     /// The subscriber whose device it is.
@@ -97,13 +105,16 @@ pub enum Reported {
 /// Every problem found.
 pub fn check(draft: Draft, origin: &str, now: Timestamp) -> Result<Suppression, Vec<Problem>> {
     let mut problems = Vec::new();
-    let target = target_of(
-        draft.protocol.as_deref(),
-        draft.address.as_deref(),
-        draft.subscriber.as_deref(),
-        draft.device.as_deref(),
-        &mut problems,
-    );
+    let target = match draft.application.is_some() || draft.channel.is_some() {
+        true => channel_target_of(&draft, &mut problems),
+        false => target_of(
+            draft.protocol.as_deref(),
+            draft.address.as_deref(),
+            draft.subscriber.as_deref(),
+            draft.device.as_deref(),
+            &mut problems,
+        ),
+    };
     let cause = match draft.cause.as_deref() {
         None => Cause::Manual,
         Some(word) => word.parse().unwrap_or_else(|()| {
@@ -150,6 +161,36 @@ pub fn check(draft: Draft, origin: &str, now: Timestamp) -> Result<Suppression, 
         }),
         _ => Err(problems),
     }
+}
+
+/// Target: an address on a channel of an application. Only its owner suppresses it, so an operator's suppression is
+/// never lifted by a keyword.
+fn channel_target_of(draft: &Draft, problems: &mut Vec<Problem>) -> Option<Target> {
+    let Draft { protocol, application, channel, address, subscriber, device, cause, .. } = draft;
+    for (path, given) in [("protocol", protocol), ("subscriber", subscriber), ("device", device)] {
+        if given.is_some() {
+            let message = "goes with no channel: give `application`, `channel` and `address`";
+            problems.push(Problem::new(Code::ConflictingMembers, path, message));
+        }
+    }
+    if cause.as_deref() != Some(Cause::Unsubscribed.word()) {
+        let message = "is `unsubscribed` for an address on a channel";
+        let problem = Problem::new(Code::NotApplicable, "cause", message);
+        problems.push(problem.hint("for another cause, give `protocol` and `address`"));
+    }
+    let mut name = |path: &str, text: &Option<String>| match text {
+        Some(text) => read::<Name>(path, text, problems),
+        None => {
+            problems.push(Problem::new(Code::Required, path, "is required for an address on a channel"));
+            None
+        }
+    };
+    let (application, channel) = (name("application", application), name("channel", channel));
+    match address {
+        Some(text) => check_address(text, problems),
+        None => problems.push(Problem::new(Code::Required, "address", "is required for an address on a channel")),
+    }
+    Some(Target::channel(&application?, &channel?, address.as_deref()?))
 }
 
 /// Target: a protocol and an address, or a subscriber and a device.
@@ -349,6 +390,11 @@ impl Service {
                 agree("protocol", &mut draft.protocol, protocol.as_str());
                 agree("address", &mut draft.address, address);
             }
+            Target::Channel { application, channel, address } => {
+                agree("application", &mut draft.application, application.as_str());
+                agree("channel", &mut draft.channel, channel.as_str());
+                agree("address", &mut draft.address, address);
+            }
             Target::Device { subscriber, device } => {
                 agree("subscriber", &mut draft.subscriber, subscriber.as_str());
                 agree("device", &mut draft.device, device.as_str());
@@ -365,9 +411,22 @@ impl Service {
         }
         let before = self.suppression_store.suppression(&checked.target).await?.filter(|found| found.is_active(now));
         self.suppression_store.put_suppressions(vec![checked.clone()]).await?;
+        self.recall_target(&checked.target).await?;
         let held = self.suppression_store.suppression(&checked.target).await?.unwrap_or(checked);
         tracing::info!(cause = held.cause.word(), by = caller.key(), "suppressed an address");
         Ok((self.named_suppression(held), before.is_none()))
+    }
+
+    /// Recalls the formatted messages to a target that was suppressed.
+    async fn recall_target(&self, target: &Target) -> Result<(), ServiceError> {
+        match target {
+            Target::Device { subscriber, .. } => {
+                let found = self.subscriber_store.subscriber(subscriber).await?;
+                self.pipeline.recalls().recall_subscribers(found.map(|found| found.number));
+            }
+            _ => self.pipeline.recalls().recall_addresses(target.text_address()),
+        }
+        Ok(())
     }
 
     /// Lifts a suppression and resets its counters. Notifications refused meanwhile are not sent.
@@ -418,11 +477,7 @@ impl Service {
             let problems = reported.into_iter().flatten().enumerate().flat_map(within);
             return Err(ServiceError::Invalid(problems.collect()));
         }
-        for report in &reports {
-            metrics::counter!("tocsin_suppression_reports_total", "cause" => report.cause.word()).increment(1);
-        }
-        let policy = self.pipeline.suppression_policy();
-        let known = self.suppression_store.report_suppressions(reports, policy, self.clock.now()).await?;
+        let known = self.apply_reports(reports).await?;
         tracing::info!(reports = known.len(), by = caller.key(), "took reports of bounces and complaints");
         let mut known = known.into_iter().map(|found| Reported::Known(Box::new(found.into())));
         let take = |problems: Option<Vec<Problem>>| match problems {
@@ -430,6 +485,38 @@ impl Service {
             None => known.next().expect("each good report has one answer"),
         };
         Ok(reported.into_iter().map(take).collect())
+    }
+
+    /// Applies reports of a caller by the policy of feedback. Returns the suppression after each: one that is not in
+    /// force if the reports so far do not suffice.
+    async fn apply_reports(&self, reports: Vec<Report>) -> Result<Vec<Suppression>, ServiceError> {
+        let now = self.clock.now();
+        let taken = |report: &Report| {
+            let class = match report.cause {
+                Cause::SoftBounce => Class::Soft,
+                Cause::Manual | Cause::HardBounce => Class::Hard,
+                Cause::Unsubscribed => Class::Unsubscribe,
+                Cause::Complaint => Class::Complaint,
+            };
+            let key = report.notification.map_or_else(|| fresh_key(now), |id| id.to_string());
+            FeedbackReport {
+                evidence: Evidence::of_caller(class, key),
+                target: report.target.clone(),
+                address: report.address.clone(),
+                device: None,
+                notification: report.notification,
+                origin: report.origin.clone(),
+                detail: report.detail.clone(),
+                status: None,
+            }
+        };
+        self.pipeline.apply_feedback(&reports.iter().map(taken).collect::<Vec<_>>()).await?;
+        let mut known = Vec::with_capacity(reports.len());
+        for report in reports {
+            let found = self.suppression_store.suppression(&report.target).await?;
+            known.push(found.filter(|found| found.is_active(now)).unwrap_or_else(|| not_in_force(report, now)));
+        }
+        Ok(known)
     }
 
     async fn read_report(
@@ -596,11 +683,44 @@ impl Service {
     }
 }
 
+/// The state of a target that no suppression concerns, after a report.
+fn not_in_force(report: Report, now: Timestamp) -> Suppression {
+    Suppression {
+        target: report.target,
+        address: report.address,
+        cause: report.cause,
+        in_force: false,
+        origin: report.origin,
+        detail: report.detail,
+        notification: report.notification,
+        bounces: Vec::new(),
+        since: now,
+        updated_at: now,
+        expires_at: Some(now),
+    }
+}
+
 /// The device of a recipient: the subscription's own, else the first by name.
-fn device_of(recipient: &Recipient, fits: impl Fn(&Device) -> bool) -> Option<(&Name, &Device)> {
+pub(crate) fn device_of(recipient: &Recipient, fits: impl Fn(&Device) -> bool) -> Option<(&Name, &Device)> {
     let named = recipient.interest.device.as_ref();
     let named = named.and_then(|name| recipient.devices.iter().find(|(known, _)| *known == name));
     named.filter(|(_, device)| fits(device)).or_else(|| recipient.devices.iter().find(|(_, device)| fits(device)))
+}
+
+/// Parses the target of an address on a channel.
+///
+/// # Errors
+/// The names or the address cannot be ones.
+pub fn channel_target(application: &str, channel: &str, address: &str) -> Result<Target, ServiceError> {
+    let mut problems = Vec::new();
+    check_address(address, &mut problems);
+    let names = (read::<Name>("application", application, &mut problems), read("channel", channel, &mut problems));
+    match names {
+        (Some(application), Some(channel)) if problems.is_empty() => {
+            Ok(Target::channel(&application, &channel, address))
+        }
+        _ => Err(ServiceError::Invalid(problems)),
+    }
 }
 
 /// Parses the target of an address.

@@ -84,7 +84,7 @@ impl Service {
             ]));
         }
         let head = self.find_notification_batch(batch).await?.head;
-        let compiled = self.pipeline.version(&head.application, head.version).await?;
+        let compiled = self.pipeline.version_of(&head).await?.map(|(compiled, _)| compiled);
         let class = compiled.as_ref().and_then(|compiled| compiled.application.notifications.get(&head.class));
         let class = class.ok_or_else(|| ServiceError::Missing(format!("the notification class `{}`", head.class)))?;
         let within = |problem: Problem| Problem { path: format!("edit.{}", problem.path), ..problem };

@@ -6,6 +6,7 @@ mod messages; // what systems said to each other
 
 use tocsin_model::{
     event::EventBatch,
+    feedback::FeedbackEntry,
     id::{EventBatchId, EventId, MessageId, NotificationBatchId, NotificationId, SubscriberId, SubscriptionId},
     plural::plural,
     receipt::{Attempt, Outcome},
@@ -13,7 +14,7 @@ use tocsin_model::{
     trace_context::TraceContext,
 };
 use tocsin_store::{
-    journal::{EventBatchState, StoredNotificationBatch},
+    journal::{Delayed, DelayedFilter, EventBatchState, StoredNotificationBatch},
     records::SubscriptionFilter,
 };
 
@@ -28,6 +29,8 @@ use crate::{
 pub const BATCHES_MAX: usize = 200;
 /// Maximum number of points on a timeline.
 pub const POINTS_MAX: usize = 2_000;
+/// Maximum number of delayed notifications of an event batch or subscription on a timeline.
+const DELAYED_MAX: usize = 500;
 /// Maximum number of a subscriber's subscriptions searched.
 const SUBSCRIPTIONS_MAX: usize = 10_000;
 
@@ -140,6 +143,7 @@ impl Service {
                 trace.accepted(&batch, None);
                 trace.state(&batch, &state);
                 self.add_batches(&mut trace, *id, |_| true, false).await?;
+                self.add_delayed(&mut trace, *id, |_| true).await?;
             }
             Subject::Event(id) => {
                 let (batch, state) = self.find_event_batch(id.batch).await?;
@@ -150,6 +154,7 @@ impl Service {
                 trace.state(&batch, &state);
                 let requested = *id;
                 self.add_batches(&mut trace, id.batch, move |event| event == requested, true).await?;
+                self.add_delayed(&mut trace, id.batch, move |event| event == requested).await?;
             }
             Subject::NotificationBatch(id) => {
                 let stored = self.find_notification_batch(*id).await?;
@@ -161,6 +166,7 @@ impl Service {
                 }
                 let attempts = self.notification_log.attempts(*id).await?;
                 trace.batch(&stored, &attempts);
+                self.add_feedback(&mut trace, *id, None).await?;
                 self.add_open_work(&mut trace, *id, None).await?;
             }
             Subject::Notification(id) => {
@@ -179,6 +185,7 @@ impl Service {
                     trace.attempt(*id, attempt);
                 }
                 trace.outcome(notification.outcome, 1);
+                self.add_feedback(&mut trace, id.batch, Some(id.ordinal)).await?;
                 self.add_open_work(&mut trace, id.batch, Some(id.ordinal)).await?;
             }
             Subject::Message(id) => self.add_message(&mut trace, *id).await?,
@@ -211,6 +218,38 @@ impl Service {
         Ok(())
     }
 
+    /// Adds the delayed notifications that wait for events of a batch, at their due times.
+    async fn add_delayed(
+        &self,
+        trace: &mut TraceBuilder,
+        of: EventBatchId,
+        requested: impl Fn(EventId) -> bool,
+    ) -> Result<(), ServiceError> {
+        let filter = DelayedFilter { event_batch: Some(of), ..DelayedFilter::default() };
+        let found = self.delays.delayed(&filter, 0, DELAYED_MAX + 1).await?;
+        trace.truncated |= found.len() > DELAYED_MAX;
+        for delayed in found.into_iter().take(DELAYED_MAX).filter(|found| requested(found.event)) {
+            self.add_waiting(trace, &delayed);
+        }
+        Ok(())
+    }
+
+    fn add_waiting(&self, trace: &mut TraceBuilder, delayed: &Delayed) {
+        let Delayed { id, application, rule, event, subscription, due_at, key, run } = delayed;
+        let running = self.pipeline.application(application);
+        let rule_of = running.as_ref().and_then(|running| running.application.rules.get(rule));
+        let cancels = rule_of.and_then(|rule| rule.delay.as_ref()).map(|delay| &delay.cancel_on);
+        let cancels: Vec<String> = cancels.into_iter().flatten().map(|(class, _)| format!("`{class}`")).collect();
+        let unless = match (run, cancels.as_slice()) {
+            (Some(run), _) => format!(", and is due in {run}"),
+            (None, []) => String::new(),
+            (None, classes) => format!(" unless cancelled by {}", classes.join(" or ")),
+        };
+        let key = key.as_ref().map_or(String::new(), |key| format!(" with the key {key}"));
+        let text = format!("rule `{rule}` delays the notification of {event} for {subscription}{unless}{key}");
+        trace.point(*due_at, "due", format!("delayed {id}"), text);
+    }
+
     /// Adds the due times of a batch's open work, and its suspensions.
     async fn add_open_work(
         &self,
@@ -236,6 +275,24 @@ impl Service {
         Ok(())
     }
 
+    /// Adds the bounces, complaints and other feedback to sent messages.
+    async fn add_feedback(
+        &self,
+        trace: &mut TraceBuilder,
+        id: NotificationBatchId,
+        ordinal: Option<u32>,
+    ) -> Result<(), ServiceError> {
+        for entry in self.feedback_of(id, ordinal).await? {
+            let FeedbackEntry { class, effect, origin, detail, .. } = &entry;
+            let whose = entry.device.as_ref();
+            let whose = whose.map(|(id, device)| format!(" of device `{device}` of {id}")).unwrap_or_default();
+            let text = format!("{}{whose} by {origin}, {effect}: {detail}", class.word());
+            let subject = entry.notification.map_or_else(|| id.to_string(), |id| id.to_string());
+            trace.point(entry.at, "feedback", subject, text);
+        }
+        Ok(())
+    }
+
     /// Adds a subscriber, its subscriptions, and its notifications in the newest batches.
     async fn add_subscriber(&self, trace: &mut TraceBuilder, id: &SubscriberId) -> Result<(), ServiceError> {
         let subscriber = self.find_subscriber(id).await?;
@@ -249,6 +306,12 @@ impl Service {
         for subscription in subscriptions.iter().take(100) {
             let text = format!("to `{}` of `{}`", subscription.class, subscription.application);
             trace.point(subscription.created_at, "subscribed", subscription.id, text);
+        }
+        for subscription in subscriptions.iter().take(100) {
+            let filter = DelayedFilter { subscription: Some(subscription.id), ..DelayedFilter::default() };
+            for delayed in self.delays.delayed(&filter, 0, DELAYED_MAX).await? {
+                self.add_waiting(trace, &delayed);
+            }
         }
         let numbers: std::collections::HashSet<SubscriptionId> = subscriptions.iter().map(|found| found.id).collect();
         let newest = self.notification_log.notification_batches(None, BATCHES_MAX).await?;

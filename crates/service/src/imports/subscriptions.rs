@@ -2,8 +2,11 @@
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
+use tocsin_delivery::TokenSigner;
 use tocsin_model::{
+    consent::EvidenceAddress,
     id::Name,
+    lifecycle::ChangeOrigin,
     problem::{Code, Problem},
     time::Timestamp,
     value::Value,
@@ -11,14 +14,16 @@ use tocsin_model::{
 use tocsin_pipeline::Compiled;
 use tocsin_store::{
     error::StoreError,
-    records::{NewSubscription, SubscriptionStore},
+    records::{ConsentStore, NewConsented, NewSubscription, SubscriberStore, SubscriptionStore},
 };
 
 use super::lines::{
     LineKind, PASSED_OVER, ReadLine, Written, boolean, in_line, is_exported, joined, unknown_column, written,
 };
 use crate::{
-    Service, csv_cells,
+    Service,
+    consent_actor::{ConsentActor, evidence_address},
+    csv_cells,
     error::read_object,
     subscriptions::{self, Basis, Checked, Class, Draft, FilterDraft, ScheduleDraft, SubscriptionLine, Used},
 };
@@ -35,6 +40,34 @@ pub(super) struct SubscriptionLines {
     /// Applications that could not be started: their lines can be repeated.
     pub(super) failed: Vec<Name>,
     pub(super) now: Timestamp,
+    /// Acting party of consents.
+    pub(super) actor: Arc<ConsentActor>,
+    /// Whether the lines make no lifecycle events.
+    pub(super) quiet: bool,
+}
+
+/// A checked line.
+pub(super) struct Item {
+    checked: Checked,
+    actor: Arc<ConsentActor>,
+    quiet: bool,
+}
+
+/// Facets that store the lines.
+pub(super) struct Facets {
+    subscription_store: Arc<dyn SubscriptionStore>,
+    consent_store: Arc<dyn ConsentStore>,
+    subscriber_store: Arc<dyn SubscriberStore>,
+    token_signer: Arc<TokenSigner>,
+}
+
+impl Facets {
+    /// Address of a subscription, for its evidence.
+    async fn address(&self, new: &NewSubscription) -> Result<Option<EvidenceAddress>, StoreError> {
+        let subscriber = self.subscriber_store.subscriber(&new.subscriber).await?;
+        let tokens = self.token_signer.consent();
+        Ok(subscriber.and_then(|found| evidence_address(tokens, &found, new.device.as_ref())))
+    }
 }
 
 /// An application that was running when the import began.
@@ -105,24 +138,32 @@ impl SubscriptionLines {
 
 impl SubscriptionLines {
     /// Checks a draft; `exported`: its line is of an export.
-    fn check(&self, draft: Draft<'_>, class: &Class, exported: bool) -> Result<ReadLine<Checked>, Vec<Problem>> {
+    fn check(&self, mut draft: Draft<'_>, class: &Class, exported: bool) -> Result<ReadLine<Item>, Vec<Problem>> {
+        if let Some(consent) = draft.consent.as_mut().filter(|_| exported) {
+            consent.proof.get_or_insert_with(|| "line of an export".to_owned());
+        }
         let basis = if exported { Basis::Export } else { Basis::New };
         let mut checked = subscriptions::check(draft, class, &basis)?;
         let mut warnings = std::mem::take(&mut checked.warnings);
         warnings.extend(checked.ended_warning(self.now));
-        Ok((checked, warnings))
+        Ok((Item { checked, actor: self.actor.clone(), quiet: self.quiet }, warnings))
     }
 }
 
 impl LineKind for SubscriptionLines {
-    type Item = Checked;
-    type Store = dyn SubscriptionStore;
+    type Item = Item;
+    type Store = Facets;
 
-    fn facet(service: &Service) -> Arc<dyn SubscriptionStore> {
-        service.subscription_store.clone()
+    fn facet(service: &Service) -> Arc<Facets> {
+        Arc::new(Facets {
+            subscription_store: service.subscription_store.clone(),
+            consent_store: service.consent_store.clone(),
+            subscriber_store: service.subscriber_store.clone(),
+            token_signer: service.token_signer.clone(),
+        })
     }
 
-    fn read_json(&self, line: &[u8]) -> Result<ReadLine<Checked>, Vec<Problem>> {
+    fn read_json(&self, line: &[u8]) -> Result<ReadLine<Item>, Vec<Problem>> {
         let line: SubscriptionLine<'_> = read_object(line).map_err(|problem| vec![in_line(problem)])?;
         let exported = line.is_exported();
         let draft = Draft::from(line);
@@ -153,7 +194,7 @@ impl LineKind for SubscriptionLines {
         (!fits).then(|| unknown_column(name, known.into_iter().chain(["values.<field>"])))
     }
 
-    fn read_cells(&self, header: &[String], cells: &[String]) -> Result<ReadLine<Checked>, Vec<Problem>> {
+    fn read_cells(&self, header: &[String], cells: &[String]) -> Result<ReadLine<Item>, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut draft = Draft::default();
         let mut values: Vec<(&str, &str)> = Vec::new();
@@ -197,22 +238,39 @@ impl LineKind for SubscriptionLines {
         joined(problems, self.check(draft, class, is_exported(header, cells)))
     }
 
-    async fn store(
-        records: &dyn SubscriptionStore,
-        items: Vec<Checked>,
-        now: Timestamp,
-    ) -> Result<Vec<Written>, StoreError> {
-        let mut refused = BTreeMap::new();
+    async fn store(facets: &Facets, items: Vec<Item>, now: Timestamp) -> Result<Vec<Written>, StoreError> {
+        let mut answers = BTreeMap::new();
         let mut fitting: Vec<NewSubscription> = Vec::with_capacity(items.len());
-        for (at, item) in items.into_iter().enumerate() {
-            match item.within(records).await? {
-                Ok(new) => fitting.push(new),
-                Err(problem) => drop(refused.insert(at, problem)),
+        let mut consented: Vec<(usize, NewConsented)> = Vec::new();
+        let origin = items
+            .first()
+            .map_or_else(ChangeOrigin::default, |item| ChangeOrigin { quiet: item.quiet, ..item.actor.origin() });
+        for (at, Item { checked, actor, quiet }) in items.into_iter().enumerate() {
+            let consent = checked.consent();
+            match (checked.within(&*facets.subscription_store).await?, consent) {
+                (Ok(new), (Some(policy), given)) => {
+                    let address = facets.address(&new).await?;
+                    match actor.initial(&policy, given, address) {
+                        Ok(consent) => {
+                            let new = NewConsented { subscription: new, consent, keeps_confirmed: false, quiet };
+                            consented.push((at, new));
+                        }
+                        Err(problem) => drop(answers.insert(at, Err(problem))),
+                    }
+                }
+                (Ok(new), (None, _)) => fitting.push(new),
+                (Err(problem), _) => drop(answers.insert(at, Err(problem))),
             }
         }
-        let mut all: Vec<Written> = records.put_subscriptions(fitting, now).await?.into_iter().map(written).collect();
-        for (at, problem) in refused {
-            all.insert(at, Err(problem));
+        if !consented.is_empty() {
+            let (places, new): (Vec<usize>, Vec<NewConsented>) = consented.into_iter().unzip();
+            let stored = facets.consent_store.put_consented(new, now).await?;
+            answers.extend(places.into_iter().zip(stored.into_iter().map(written)));
+        }
+        let stored = facets.subscription_store.put_subscriptions_as(fitting, origin, now).await?;
+        let mut all: Vec<Written> = stored.into_iter().map(written).collect();
+        for (at, answer) in answers {
+            all.insert(at, answer);
         }
         Ok(all)
     }

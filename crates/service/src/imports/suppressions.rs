@@ -36,7 +36,19 @@ impl LineKind for SuppressionLines {
     }
 
     fn check_column(&self, name: &str, _exported: bool) -> Option<Problem> {
-        let known = ["protocol", "address", "subscriber", "device", "cause", "origin", "detail", "since", "expires_at"];
+        let known = [
+            "protocol",
+            "application",
+            "channel",
+            "address",
+            "subscriber",
+            "device",
+            "cause",
+            "origin",
+            "detail",
+            "since",
+            "expires_at",
+        ];
         let passed_over = ["in_force", "bounces", "notification", "updated_at"];
         let fits = known.contains(&name) || passed_over.contains(&name);
         (!fits).then(|| unknown_column(name, known))
@@ -67,6 +79,8 @@ impl LineKind for SuppressionLines {
                     let text = Some(cell.to_owned());
                     match name {
                         "protocol" => draft.protocol = text,
+                        "application" => draft.application = text,
+                        "channel" => draft.channel = text,
                         "address" => draft.address = text,
                         "subscriber" => draft.subscriber = text,
                         "device" => draft.device = text,

@@ -17,8 +17,10 @@ pub(crate) struct Keys {
     api_key_store: Arc<dyn ApiKeyStore>,
     /// Counts the reloads.
     pub(super) read: watch::Sender<u64>,
-    /// Serializes removals, so that two cannot together remove the last admin key.
-    pub(super) removing: tokio::sync::Mutex<()>,
+    /// Serializes changes, so that two removals cannot together remove the last admin key.
+    pub(super) changing: tokio::sync::Mutex<()>,
+    /// Serializes reloads, so that an earlier one cannot replace the result of a later one.
+    reloading: tokio::sync::Mutex<()>,
     pub(super) known: ArcSwap<HashMap<[u8; 32], Caller>>,
     /// Descriptions by id, also of removed keys.
     pub(super) names: ArcSwap<HashMap<String, String>>,
@@ -29,7 +31,8 @@ impl Keys {
         let keys = Arc::new(Keys {
             api_key_store,
             read: watch::Sender::new(0),
-            removing: tokio::sync::Mutex::default(),
+            changing: tokio::sync::Mutex::default(),
+            reloading: tokio::sync::Mutex::default(),
             known: ArcSwap::default(),
             names: ArcSwap::default(),
         });
@@ -38,6 +41,7 @@ impl Keys {
     }
 
     pub(super) async fn refresh(&self) -> Result<(), StoreError> {
+        let _one_at_a_time = self.reloading.lock().await;
         let (keys, removed) = (self.api_key_store.api_keys().await?, self.api_key_store.removed_api_keys().await?);
         let known = keys.iter().map(|key| (key.hash, Caller::of(key))).collect();
         let names = removed.into_iter().chain(keys.into_iter().map(|key| (key.id, key.description)));

@@ -22,9 +22,9 @@ pub enum Scope {
     OperationsWrite,
     /// List, make and revoke keys.
     KeysWrite,
-    /// Read the feeds of all subscribers, and broadcasts.
+    /// Read the feeds of all subscribers, and inbox broadcasts.
     InboxRead,
-    /// Mark feed items, issue inbox tokens, and send broadcasts.
+    /// Mark feed items, issue inbox tokens, and send inbox broadcasts.
     InboxWrite,
     /// Report bounces and complaints, and nothing else: for the webhook of a provider.
     BouncesWrite,
@@ -34,11 +34,19 @@ pub enum Scope {
     SyncWrite,
     /// Send messages through the receive ports of exchanges, and read their replies.
     MessagesWrite,
+    /// Request, confirm and resend consents, and nothing else: for a sign-up form.
+    ConsentRequest,
+    /// Store consents with their proof, confirm and withdraw them for others.
+    ConsentWrite,
+    /// Count audiences, and read broadcasts and their results.
+    BroadcastsRead,
+    /// Test, send, pause and cancel broadcasts.
+    BroadcastsWrite,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 15] = [
+    pub const ALL: [Scope; 19] = [
         Scope::Admin,
         Scope::ApplicationsRead,
         Scope::ApplicationsWrite,
@@ -54,6 +62,10 @@ impl Scope {
         Scope::SyncRead,
         Scope::SyncWrite,
         Scope::MessagesWrite,
+        Scope::ConsentRequest,
+        Scope::ConsentWrite,
+        Scope::BroadcastsRead,
+        Scope::BroadcastsWrite,
     ];
 
     /// Canonical spelling.
@@ -74,13 +86,17 @@ impl Scope {
             Scope::SyncRead => "sync:read",
             Scope::SyncWrite => "sync:write",
             Scope::MessagesWrite => "messages:write",
+            Scope::ConsentRequest => "consent:request",
+            Scope::ConsentWrite => "consent:write",
+            Scope::BroadcastsRead => "broadcasts:read",
+            Scope::BroadcastsWrite => "broadcasts:write",
         }
     }
 }
 
 /// A set of scopes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Scopes(u16);
+pub(super) struct Scopes(u32);
 
 impl Scopes {
     /// Unknown words, such as scopes of a newer version, are ignored.
@@ -102,7 +118,7 @@ impl Scopes {
     }
 }
 
-fn bit(scope: Scope) -> u16 {
+fn bit(scope: Scope) -> u32 {
     1 << scope as u8
 }
 

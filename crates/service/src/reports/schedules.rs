@@ -1,7 +1,7 @@
 //! Reports on past and next runs of schedules.
 
 use tocsin_model::{
-    application::due_class,
+    application::{delay_source, due_class},
     event::EventBatch,
     id::{EventBatchId, NotificationBatchId},
     value::Value,
@@ -82,7 +82,9 @@ impl Service {
             None => self.first_after(to).await?,
         };
         let selects = |(batch, _): &(EventBatch, EventBatchState)| {
-            let is_due = batch.class == due_class() && is_or_any(&request.application, &batch.application);
+            // Due times of delayed rules are not runs of a schedule.
+            let is_run = batch.class == due_class() && batch.source != delay_source();
+            let is_due = is_run && is_or_any(&request.application, &batch.application);
             (batch.id, RowSelection::of(batch.accepted_at < from, is_due && batch.accepted_at < to))
         };
         let found = walk(before, limit, |before| self.event_heads(before), selects).await?;

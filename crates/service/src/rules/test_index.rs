@@ -13,7 +13,8 @@ use tocsin_model::{
     application::api_source,
     event::{EventBatch, EventPacker},
     field::Row,
-    id::{EventBatchId, EventId, SubscriberNumber},
+    id::{EventBatchId, EventId, SubscriberNumber, SubscriptionId},
+    lifecycle::subscription_of,
     subscription::SubscriptionParams,
     time::Timestamp,
 };
@@ -136,7 +137,8 @@ pub(super) fn who_matches(
     let (ids, rows): (Vec<Option<EventId>>, Vec<Row>) =
         samples.into_iter().map(|sample| (sample.id, sample.row)).unzip();
     let events = ids.into_iter().map(|event| TestedEvent { event, ..TestedEvent::default() }).collect();
-    let mut found = TestSink { events, shown };
+    let only = |row: &Row| tested.is_lifecycle.then(|| subscription_of(row));
+    let mut found = TestSink { events, shown, only: rows.iter().map(only).collect() };
     let began = Instant::now();
     if let Err(reason) = index.fire(tested, &batch_of(tested, &rows, now), &rows, &mut found) {
         found.events.iter_mut().for_each(|event| event.failures.push(reason.clone()));
@@ -154,11 +156,19 @@ pub(super) fn who_matches(
 struct TestSink {
     events: Vec<TestedEvent>,
     shown: usize,
+    /// For lifecycle events, the subscription of each.
+    only: Vec<Option<Option<SubscriptionId>>>,
 }
 
 impl MatchSink for TestSink {
     fn run(&mut self, run: Run<'_>) {
         let Some(event) = self.events.get_mut(run.event_ordinal as usize) else { return };
+        if let Some(Some(only)) = self.only.get(run.event_ordinal as usize) {
+            let is_match = run.slots.iter().any(|slot| Some(run.id(*slot)) == *only);
+            event.matches += u64::from(is_match);
+            event.subscriptions.extend(only.filter(|_| is_match && self.shown > 0));
+            return;
+        }
         event.matches += run.slots.len() as u64;
         let room = self.shown.saturating_sub(event.subscriptions.len());
         event.subscriptions.extend(run.slots.iter().take(room).map(|slot| run.id(*slot)));

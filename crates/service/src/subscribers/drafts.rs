@@ -153,7 +153,7 @@ pub(crate) fn check_device(
     if let Some(stored) = stored
         && (stored.channel.as_str(), &stored.address) == (channel.as_str(), &address)
     {
-        return Some(Device { state: state.unwrap_or(stored.state), ..stored.clone() });
+        return Some(Device { state: state_of(state, Some(stored.state)), ..stored.clone() });
     }
     let channel = channel.parse::<Name>();
     if let Err(error) = &channel {
@@ -171,13 +171,40 @@ pub(crate) fn check_device(
     let device = Device { channel: channel.ok()?, address: address.ok()?, state: DeviceState::default() };
     // A state belongs to an address, in any spelling.
     let kept = stored.filter(|stored| is_same_address(stored, &device)).map(|stored| stored.state);
-    Some(Device { state: state.or(kept).unwrap_or_default(), ..device })
+    Some(Device { state: state_of(state, kept), ..device })
+}
+
+/// State of a device: the given one, or else the stored one. A pending device becomes active by a confirmation only.
+fn state_of(given: Option<DeviceState>, stored: Option<DeviceState>) -> DeviceState {
+    match (given, stored) {
+        (_, Some(DeviceState::Pending)) => DeviceState::Pending,
+        (given, stored) => given.or(stored).unwrap_or_default(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::subscribers::lines::SubscriberLine;
+
+    #[test]
+    fn a_pending_device_is_activated_by_a_confirmation_only() {
+        let pending = Device {
+            channel: "mail".parse().expect("a name"),
+            address: "a@b.c".to_owned(),
+            state: DeviceState::Pending,
+        };
+        let after = |address: &str, state: Option<DeviceState>| {
+            let draft = DeviceDraft { channel: "mail".to_owned(), address: address.to_owned(), state };
+            let mut problems = Vec::new();
+            check_device(draft, Some(&pending), &MailChannels::default(), "", &mut problems).map(|device| device.state)
+        };
+        assert_eq!(after("a@b.c", Some(DeviceState::Active)), Some(DeviceState::Pending));
+        assert_eq!(after("a@b.c", None), Some(DeviceState::Pending));
+        assert_eq!(after("A@B.c", Some(DeviceState::Active)), Some(DeviceState::Pending), "another spelling");
+        assert_eq!(after("a@b.c", Some(DeviceState::Disabled)), Some(DeviceState::Pending), "receives nothing either");
+        assert_eq!(after("x@b.c", None), Some(DeviceState::Active), "another address");
+    }
 
     #[test]
     fn every_problem_of_a_draft_is_reported() {

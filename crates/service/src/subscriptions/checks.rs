@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 use tocsin_matching::{filter::index::ScanReason, rule::RuleSet};
 use tocsin_model::{
     application::{Limits, Presence},
+    consent::ConsentPolicy,
     field::{Fields, Row},
     filter::{Dialect, Filter},
     id::{Name, SubscriberId},
@@ -22,6 +23,7 @@ use tocsin_store::{
 
 use super::drafts::{Draft, FilterDraft, ScheduleDraft};
 use crate::{
+    consent_actor::ConsentDraft,
     error::ServiceError,
     schedules::{over, too_frequent},
 };
@@ -70,6 +72,8 @@ pub(crate) struct Class {
     pub(crate) fields: Fields,
     filter: Vec<Dialect>,
     schedule: Presence,
+    /// Double opt-in, if its subscriptions need a consent.
+    pub(crate) consent: Option<Arc<ConsentPolicy>>,
     /// Cost over all rules, since a filter is evaluated for the events of each.
     rules: Vec<Arc<RuleSet>>,
     limits: Limits,
@@ -146,6 +150,7 @@ impl Class {
                 fields: class.fields.clone(),
                 filter: class.filter.clone(),
                 schedule: class.schedule,
+                consent: class.consent.clone().map(Arc::new),
                 limits: application.limits,
                 used: None,
                 rules: std::iter::once(&compiled.rules).chain(compiled.scheduled.values()).cloned().collect(),
@@ -173,11 +178,20 @@ pub(crate) struct Checked {
     new: NewSubscription,
     /// Why there is no room for its filter, unless that is stored with it already.
     over_limit: Option<Problem>,
+    /// Policy of the class, if it needs a consent.
+    policy: Option<Arc<ConsentPolicy>>,
+    /// Consent of the draft.
+    consent: Option<ConsentDraft>,
     /// Parts of an export that do not fit its class any more.
     pub(crate) warnings: Vec<Problem>,
 }
 
 impl Checked {
+    /// Policy of the class, if it needs a consent, and the consent of the draft.
+    pub(crate) fn consent(&self) -> (Option<Arc<ConsentPolicy>>, Option<ConsentDraft>) {
+        (self.policy.clone(), self.consent.clone())
+    }
+
     /// Warning that its schedule has ended.
     pub(crate) fn ended_warning(&self, now: Timestamp) -> Option<Problem> {
         let schedule = Schedule::parse_floating(self.new.terms.schedule.as_deref()?).ok()?;
@@ -185,7 +199,7 @@ impl Checked {
     }
 
     /// The subscription, if the limits leave room for its filter.
-    pub(super) fn within_limits(self, stored: Option<&Subscription>) -> Result<NewSubscription, Problem> {
+    pub(crate) fn within_limits(self, stored: Option<&Subscription>) -> Result<NewSubscription, Problem> {
         match self.over_limit {
             Some(problem) if stored.is_none_or(|stored| stored.terms.filter != self.new.terms.filter) => Err(problem),
             _ => Ok(self.new),
@@ -238,7 +252,7 @@ pub(crate) fn check(mut draft: Draft<'_>, class: &Class, basis: &Basis<'_>) -> R
 }
 
 /// The same for a request: its filter is compiled on a blocking thread.
-pub(super) async fn check_off_thread(
+pub(crate) async fn check_off_thread(
     mut draft: Draft<'_>,
     class: &Class,
     basis: &Basis<'_>,
@@ -302,6 +316,15 @@ fn check_with(
     let (filter, over_limit) = filter.map_or((None, None), |(filter, room)| (Some(filter), room.err()));
     let schedule = check_schedule(draft.schedule, class, basis, &mut warnings);
     let schedule = schedule.map_err(|found| problems.extend(found)).unwrap_or_default();
+    let consent = match (draft.consent, &class.consent, basis) {
+        (Some(_), None, Basis::New | Basis::Stored(..)) => {
+            let message = format!("the class `{}` asks for no consent", class.name);
+            let problem = Problem::new(Code::NotApplicable, "consent", message);
+            problems.push(problem.hint("leave it out, or give the class a `consent` in the definition"));
+            None
+        }
+        (given, ..) => given,
+    };
     match subscriber {
         Some(subscriber) if problems.is_empty() => {
             let new = NewSubscription {
@@ -314,7 +337,7 @@ fn check_with(
                 values,
                 terms: SubscriptionParams { filter, schedule, snoozed_until: draft.snoozed_until },
             };
-            Ok(Checked { new, over_limit, warnings })
+            Ok(Checked { new, over_limit, policy: class.consent.clone(), consent, warnings })
         }
         _ => Err(problems),
     }

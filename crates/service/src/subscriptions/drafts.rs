@@ -11,7 +11,10 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use crate::text_or_object::{self, TextOrObject};
+use crate::{
+    consent_actor::ConsentDraft,
+    text_or_object::{self, TextOrObject},
+};
 
 /// A subscription as its creator writes it.
 #[derive(Debug, Default)]
@@ -36,6 +39,8 @@ pub struct Draft<'a> {
     pub schedule: Option<ScheduleDraft>,
     /// It is not matched before this time, and is again from then on. A time that has passed, and null, mean not at all.
     pub snoozed_until: Option<Timestamp>,
+    /// State of its consent, with its proof.
+    pub consent: Option<ConsentDraft>,
 }
 
 /// Reads the end of a snooze. `null` ends it, as a time in the past does; an absent one keeps the stored snooze.

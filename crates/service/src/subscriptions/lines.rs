@@ -4,9 +4,10 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tocsin_model::{field::Fields, filter::Filter, subscription::Subscription, time::Timestamp};
+use tocsin_model::{consent::ConsentState, field::Fields, filter::Filter, subscription::Subscription, time::Timestamp};
 
 use super::drafts::{Draft, FilterDraft, ScheduleDraft, read_snooze};
+use crate::consent_actor::ConsentDraft;
 
 /// A line of an import. What an export adds is ignored.
 #[derive(Debug, Deserialize)]
@@ -42,6 +43,9 @@ pub(crate) struct SubscriptionLine<'a> {
     /// It is not matched before this time, and is again from then on. A time that has passed, and null, mean not at all.
     #[serde(default, deserialize_with = "read_snooze")]
     snoozed_until: Option<Timestamp>,
+    /// State of its consent, with its proof.
+    #[serde(default)]
+    consent: Option<ConsentDraft>,
     #[serde(default, rename = "id")]
     _id: serde::de::IgnoredAny,
     #[serde(default, rename = "created_at")]
@@ -75,8 +79,16 @@ impl<'a> From<SubscriptionLine<'a>> for Draft<'a> {
             filter: line.filter,
             schedule: line.schedule,
             snoozed_until: line.snoozed_until,
+            consent: line.consent,
         }
     }
+}
+
+/// Consent of a subscription as the platform shows it with the subscription.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ConsentSummary {
+    /// Its state.
+    pub state: ConsentState,
 }
 
 /// A subscription as the platform shows it, also in the lines of exports. A [`SubscriptionLine`] reads it.
@@ -104,6 +116,9 @@ pub struct Document {
     pub schedule: Option<Box<str>>,
     /// When it is matched again, if it is snoozed.
     pub snoozed_until: Option<Timestamp>,
+    /// State of its consent, if it needs one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consent: Option<ConsentSummary>,
     /// When it was made.
     pub created_at: Timestamp,
     /// When it last changed.
@@ -136,6 +151,7 @@ impl Document {
             filter: subscription.terms.filter,
             schedule: subscription.terms.schedule,
             snoozed_until: subscription.terms.snoozed_until,
+            consent: subscription.consent.map(|state| ConsentSummary { state }),
             created_at: subscription.created_at,
             updated_at: subscription.updated_at,
             revision: subscription.revision,

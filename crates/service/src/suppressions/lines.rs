@@ -16,6 +16,12 @@ pub(crate) struct SuppressionLine {
     /// The protocol whose channels use the address, such as `smtp`.
     #[serde(default)]
     protocol: Option<String>,
+    /// The application of the channel.
+    #[serde(default)]
+    application: Option<String>,
+    /// The channel whose message was answered with a keyword.
+    #[serde(default)]
+    channel: Option<String>,
     /// The address. For a device: it holds only as long as the device has this one.
     #[serde(default)]
     address: Option<String>,
@@ -54,6 +60,8 @@ impl From<SuppressionLine> for Draft {
     fn from(line: SuppressionLine) -> Self {
         Draft {
             protocol: line.protocol,
+            application: line.application,
+            channel: line.channel,
             address: line.address,
             subscriber: line.subscriber,
             device: line.device,
@@ -72,6 +80,12 @@ pub struct Document {
     /// The protocol of the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
+    /// The application of the channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub application: Option<String>,
+    /// The channel on which the address is suppressed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
     /// Canonical address. For a device: the suppression holds only while the device has this address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
@@ -108,17 +122,13 @@ pub struct Document {
 
 impl From<Suppression> for Document {
     fn from(found: Suppression) -> Self {
-        let (protocol, address, subscriber, device) = match found.target {
-            Target::Address { protocol, address } => (Some(protocol.to_string()), Some(address), None, None),
-            Target::Device { subscriber, device } => {
-                (None, found.address, Some(subscriber.to_string()), Some(device.to_string()))
-            }
-        };
-        Document {
-            protocol,
-            address,
-            subscriber,
-            device,
+        let mut document = Document {
+            protocol: None,
+            application: None,
+            channel: None,
+            address: None,
+            subscriber: None,
+            device: None,
             cause: found.cause.word(),
             in_force: found.in_force,
             origin: found.origin,
@@ -129,6 +139,23 @@ impl From<Suppression> for Document {
             since: found.since,
             updated_at: found.updated_at,
             expires_at: found.expires_at,
+        };
+        match found.target {
+            Target::Address { protocol, address } => {
+                document.protocol = Some(protocol.to_string());
+                document.address = Some(address);
+            }
+            Target::Channel { application, channel, address } => {
+                document.application = Some(application.to_string());
+                document.channel = Some(channel.to_string());
+                document.address = Some(address);
+            }
+            Target::Device { subscriber, device } => {
+                document.subscriber = Some(subscriber.to_string());
+                document.device = Some(device.to_string());
+                document.address = found.address;
+            }
         }
+        document
     }
 }

@@ -389,6 +389,7 @@ impl Platform {
                 application: String::new(),
                 token_signer: Arc::new(TokenSigner::new(records.secret())),
                 feeds: None,
+                provider_days: None,
                 public_url: None,
             },
             opener: Arc::new(move |name, _, _| Ok(ends.channel(name.as_str()))),
