@@ -4,13 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tocsin_service::Service;
+use tocsin_service::{Service, receivers::Receivers};
 use tocsin_sync::Replicas;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     options::{OpenDirectory, ScimOptions},
+    pages::hosted::HostedPages,
     rate_limits::RateLimits,
     request_metrics::Measures,
 };
@@ -21,6 +22,8 @@ pub(crate) struct App {
     pub(crate) metrics: Option<PrometheusHandle>,
     /// The sync service, if enabled.
     pub(crate) sync: Option<Arc<Replicas>>,
+    /// The receivers of webhooks, if enabled.
+    pub(crate) receivers: Option<Arc<Receivers>>,
     /// Memory for request bodies, in KiB.
     pub(crate) body_room: Arc<Semaphore>,
     /// Maximum pause of a request body.
@@ -41,6 +44,8 @@ pub(crate) struct App {
     pub(crate) write_timeout: Duration,
     /// Renders the OpenAPI document.
     pub(crate) openapi: fn() -> Bytes,
+    /// Hosted pages.
+    pub(crate) pages: Arc<HostedPages>,
     /// Cancelled at shutdown, which ends the event streams.
     pub(crate) stopping: CancellationToken,
 }

@@ -34,11 +34,13 @@ mod openapi; // the OpenAPI document and its explorer
 mod error_codes; // codes of problems and their reference page
 mod problems; // maps errors to problem details (RFC 9457)
 mod status_page; // HTML status page
+mod pages; // hosted pages that subscribers see
 
 pub use error_codes::{error_codes_module, errors_page};
 pub use needs::scopes_page;
 pub use openapi::document as openapi_document;
 pub use options::{HttpOptions, OpenDirectory, ScimOptions};
+pub use pages::hosted::HostedPages;
 pub use serve::serve;
 pub use tocsin_pace::rate_limit::RateLimit;
 pub use wire::schedules::SchedulePreviewBody;

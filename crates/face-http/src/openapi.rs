@@ -74,7 +74,10 @@ fn operation_id(method: &Method, path: &str) -> String {
 }
 
 /// Addresses whose filters name an application, a class, a rule, a channel, an exchange or a port; an unknown one is not found.
-const FILTERED: [&str; 15] = [
+const FILTERED: [&str; 18] = [
+    "/v1/broadcasts",
+    "/v1/delayed-notifications",
+    "/v1/delayed-notifications/cancel",
     "/v1/endpoints",
     "/v1/export/subscriptions",
     "/v1/firings",
@@ -125,7 +128,7 @@ fn name_failures(
         ("PUT", "/v1/applications/{application}") => slugs.push("would-drop-data"),
         ("POST", "/v1/subscribers" | "/v1/segments") => slugs.push("exists"),
         ("POST", path) if path.contains("/events") => slugs.push("idempotency-key-reused"),
-        ("POST", "/v1/resends") => slugs.push("exists"),
+        ("POST", "/v1/resends" | "/v1/broadcasts") => slugs.push("exists"),
         ("DELETE", "/v1/segments/{name}") => slugs.push("in-use"),
         ("DELETE", "/v1/keys/{id}") => slugs.push("last-admin-key"),
         _ => {}

@@ -4,9 +4,12 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tocsin_directory::{Directory, ldap_error::LdapError};
+use tocsin_service::receivers::Receivers;
 use tocsin_sync::Replicas;
 
 use tocsin_pace::rate_limit::RateLimit;
+
+use crate::pages::hosted::HostedPages;
 
 /// The bounds of the face. Sizes are in bytes.
 #[derive(Clone)]
@@ -41,10 +44,14 @@ pub struct HttpOptions {
     pub metrics: Option<PrometheusHandle>,
     /// The sync service; without it, its routes answer 404.
     pub sync: Option<Arc<Replicas>>,
+    /// The receivers of webhooks; without them, their routes answer 404.
+    pub receivers: Option<Arc<Receivers>>,
     /// The directory for SCIM; without it, its routes answer 404.
     pub scim: Option<ScimOptions>,
     /// Opens the directory for exports; without it, the route answers 404.
     pub directory: Option<OpenDirectory>,
+    /// Hosted pages that subscribers see.
+    pub pages: Arc<HostedPages>,
 }
 
 impl Default for HttpOptions {
@@ -65,8 +72,10 @@ impl Default for HttpOptions {
             stream_heartbeat: Duration::from_secs(15),
             metrics: None,
             sync: None,
+            receivers: None,
             scim: None,
             directory: None,
+            pages: Arc::default(),
         }
     }
 }

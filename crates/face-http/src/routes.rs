@@ -2,9 +2,13 @@
 
 mod applications;
 mod chronicles;
+mod consent;
 mod drain;
 mod events;
+mod feedback;
 mod broadcasts;
+mod inbox_broadcasts;
+mod delayed;
 mod firings;
 mod inbox;
 mod keys;
@@ -14,10 +18,12 @@ mod preview;
 mod reports;
 mod resends;
 mod push_keys;
+mod receivers;
 mod replicas;
 mod rows;
 mod rules;
 mod destinations;
+mod mail_senders;
 mod directory;
 mod endpoints;
 mod exchanges;
@@ -32,7 +38,7 @@ mod suppressions;
 mod switches;
 mod tracked;
 mod transfer;
-mod unsubscribe;
+mod unsubscriptions;
 
 use std::sync::Arc;
 
@@ -43,7 +49,7 @@ use axum::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{app::App, edge, openapi::base::base, problems::Failure, scim};
+use crate::{app::App, edge, openapi::base::base, pages as hosted, problems::Failure, scim};
 
 /// All documented routes.
 pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
@@ -52,12 +58,16 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(rules::routes())
         .merge(preview::routes())
         .merge(firings::routes())
+        .merge(delayed::routes())
         .merge(events::routes())
         .merge(subscribers::routes())
         .merge(segments::routes())
         .merge(subscriptions::routes())
+        .merge(consent::routes())
         .merge(suppressions::routes())
+        .merge(feedback::routes())
         .merge(destinations::routes())
+        .merge(mail_senders::routes())
         .merge(endpoints::routes())
         .merge(schedules::routes())
         .merge(sources::routes())
@@ -74,12 +84,17 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(resends::routes())
         .merge(keys::routes())
         .merge(inbox::routes())
+        .merge(inbox_broadcasts::routes())
         .merge(broadcasts::routes())
         .merge(rows::routes())
         .merge(replicas::routes())
         .merge(sync::routes())
         .merge(push_keys::routes())
-        .merge(unsubscribe::routes())
+        .merge(receivers::routes())
+        .merge(unsubscriptions::routes())
+        .merge(hosted::confirm::routes())
+        .merge(hosted::unsubscribe::routes())
+        .merge(hosted::preferences::routes())
         .merge(scim::routes())
         .merge(pages::routes())
 }

@@ -58,6 +58,7 @@ pub async fn serve(
         service,
         metrics: options.metrics.clone(),
         sync: options.sync.clone(),
+        receivers: options.receivers.clone(),
         scim: options.scim.clone(),
         directory: options.directory.clone(),
         body_room: Arc::new(Semaphore::new(body_room)),
@@ -69,6 +70,7 @@ pub async fn serve(
         heartbeat: options.stream_heartbeat,
         write_timeout: options.write_timeout,
         openapi: openapi::text,
+        pages: options.pages.clone(),
         stopping: ending.clone(),
     });
     let router = routes::router(app);

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, time::Duration};
 
-use tocsin_model::{id::Name, markup::escape, plural::plural, receipt::Outcome};
+use tocsin_model::{markup::escape, plural::plural, receipt::Outcome};
 use tocsin_service::status::{Percentiles, Status};
 
 use crate::problems::{DOCUMENT_CODES, Kind};
@@ -122,35 +122,6 @@ pub(crate) fn problem(kind: &Kind) -> String {
         escape(kind.help),
     );
     page(kind.title, &body, false)
-}
-
-/// The page that a mail's link leads to. A button, as programs follow links but press none.
-pub(crate) fn unsubscribe(of: Option<&(Name, Name)>) -> String {
-    let what = match of {
-        Some((application, class)) => {
-            format!("<p>Subscription <code>{class}</code> of <code>{application}</code></p>")
-        }
-        None => "<p>This subscription is gone already.</p>".to_owned(),
-    };
-    let body = format!(
-        "<header><h1>Unsubscribe</h1></header>\n<section>{what}\
-         <form method=\"post\"><p><button type=\"submit\" name=\"List-Unsubscribe\" value=\"One-Click\">\
-         Send me no more of these</button></p></form></section>\n"
-    );
-    page("Unsubscribe", &body, false)
-}
-
-/// The answer to it.
-pub(crate) fn unsubscribed() -> String {
-    let body = "<header><h1>Unsubscribed</h1></header>\n<section><p>You will be sent no more of these.</p></section>\n";
-    page("Unsubscribed", body, false)
-}
-
-/// The page for an invalid link.
-pub(crate) fn unknown_link() -> String {
-    let body = "<header><h1>This link is not valid</h1></header>\n\
-                <section><p>Perhaps a part of it was lost. Try the whole link from the mail.</p></section>\n";
-    page("This link is not valid", body, false)
 }
 
 fn page(title: &str, body: &str, refreshes: bool) -> String {

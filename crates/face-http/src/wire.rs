@@ -11,7 +11,9 @@ mod suspensions; // suspensions
 mod keys; // API keys
 
 pub(crate) mod attention; // problems that need an operator
+pub(crate) mod broadcasts; // broadcasts: drafts, counts, progress, results by recipient
 pub(crate) mod destinations; // state of destinations
+pub(crate) mod mail_senders; // identities of mail channels
 pub(crate) mod endpoints; // failing endpoints of devices
 pub(crate) mod exchanges; // throttles and receive locations
 pub(crate) mod previews; // input of previews and test messages
@@ -22,11 +24,13 @@ pub(crate) mod segments; // segments, previews, memberships
 pub(crate) mod sources; // status of event sources
 pub(crate) mod subscribers; // subscribers and their devices
 pub(crate) mod subscriptions; // subscriptions, filters, schedules
+pub(crate) mod feedback; // log of feedback, results of a mail
+pub(crate) mod consent; // requests for consent, confirmations, evidence
 pub(crate) mod suppressions; // suppressions, reports of bounces and complaints
 pub(crate) mod switches; // switched-off components
 pub(crate) mod sync; // rows of collections, devices that keep replicas
 pub(crate) mod merges; // subscribers that become parts of others
-pub(crate) mod inbox; // items, their changes, broadcasts
+pub(crate) mod inbox; // items, their changes, inbox broadcasts
 
 use std::time::Duration;
 

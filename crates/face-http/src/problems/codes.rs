@@ -26,6 +26,8 @@ kinds! {
         "Send `Authorization: Bearer tocsin_...` with a key that exists, has not been removed and has not expired. A request that was waiting when its key ended may have done its work: look before you repeat it.";
     FORBIDDEN "forbidden" FORBIDDEN "The key may not do this"
         "The key is valid but lacks the scope named in `scope`. Create a key with this scope, or ask an administrator.";
+    UNVERIFIED "unverified-webhook" FORBIDDEN "The webhook is not verified"
+        "The signature, the credential, the time or the topic of the webhook is not the one that the option `feedback` of the channel expects. Compare the key with that of the provider, and the clock with the time.";
     NOT_FOUND "not-found" NOT_FOUND "There is no such thing"
         "Nothing is at this address: it never was, or it has been removed.";
     METHOD_NOT_ALLOWED "method-not-allowed" METHOD_NOT_ALLOWED "The method is not for this address"
@@ -101,6 +103,11 @@ document_codes! {
     INSUFFICIENT_SCOPE "insufficient_scope" FORBIDDEN "The key lacks the scope in `scope`.";
     OUTSIDE_RESOURCES "outside_resources" FORBIDDEN "The key is limited to other resources.";
     DEVICE_NOT_PERMITTED "device_not_permitted" FORBIDDEN "The token of the device does not permit this.";
+    WEBHOOK_UNSIGNED "webhook_unsigned" UNVERIFIED "The webhook has no signature or credential.";
+    WEBHOOK_SIGNATURE "webhook_signature" UNVERIFIED "The signature or credential of the webhook is wrong.";
+    WEBHOOK_STALE "webhook_stale" UNVERIFIED "The time of the webhook is outside of the replay window.";
+    WEBHOOK_CERTIFICATE "webhook_certificate" UNVERIFIED "The certificate of the webhook's signature cannot be used.";
+    WEBHOOK_TOPIC "webhook_topic" UNVERIFIED "The webhook is of another topic than the configured one.";
     NOT_FOUND_CODE "not_found" NOT_FOUND "The object does not exist, or is outside of the resources of the key.";
     ROUTE_NOT_FOUND "route_not_found" NOT_FOUND "There is no route with this path.";
     METHOD_NOT_ALLOWED_CODE "method_not_allowed" METHOD_NOT_ALLOWED "The route does not support the method.";

@@ -71,7 +71,7 @@ struct AboutBody {
 /// Preview of a notification.
 #[derive(Serialize, ToSchema)]
 #[schema(as = NotificationPreview)]
-struct PreviewBody {
+pub(super) struct PreviewBody {
     #[serde(flatten)]
     about: AboutBody,
     /// The fields of the notification, including computed fields.
@@ -124,7 +124,7 @@ struct ShortMessageBody {
 /// Result of a test message.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TestSent)]
-struct TestSentBody {
+pub(super) struct TestSentBody {
     #[serde(flatten)]
     about: AboutBody,
     /// `delivered`, `deferred` or `refused`.

@@ -37,6 +37,8 @@ const TRIES_MAX: usize = 32;
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
+        .routes(routes!(export_person))
+        .routes(routes!(erase_person))
         .routes(routes!(list, create))
         .routes(routes!(read, replace, patch, remove))
         .routes(routes!(put_device, remove_device))
@@ -279,4 +281,28 @@ async fn merge(
     let (from, into) = (member_id::<SubscriberId>("from", &asked.from)?, id::<SubscriberId>(&name)?);
     let merged = app.service.merge_subscribers(&caller, &from, &into, &proof).await?;
     Ok(json(StatusCode::OK, &MergeBody::from(merged)))
+}
+
+/// All data about a person: subscriber, subscriptions, evidence of consents, suppressions, reports; with the scope
+/// `inbox:read` also its inbox.
+#[utoipa::path(get, path = "/v1/subscribers/{id}/export", tag = "subscribers", params(("id" = String, Path)), responses((status = 200, body = serde_json::Value), Failures))]
+async fn export_person(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(subscriber): Segments<String>,
+) -> Result<Response, Failure> {
+    let found = app.service.export_person(&caller, &id::<SubscriberId>(&subscriber)?).await?;
+    Ok(json(StatusCode::OK, &found))
+}
+
+/// Erases a person: the subscriber, with everything that names it in the files of the records and the inbox. Evidence of
+/// consents stays without the person.
+#[utoipa::path(post, path = "/v1/subscribers/{id}/erase", tag = "subscribers", params(("id" = String, Path)), responses((status = 204), Failures))]
+async fn erase_person(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(subscriber): Segments<String>,
+) -> Result<Response, Failure> {
+    app.service.erase_person(&caller, &id::<SubscriberId>(&subscriber)?).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -13,7 +13,7 @@ use tocsin_model::{
 };
 use tocsin_service::{
     Caller, ServiceError, page,
-    suppressions::{ReportDraft, Reported, address_target, known_protocol},
+    suppressions::{ReportDraft, Reported, address_target, channel_target, known_protocol},
 };
 use tocsin_store::records::SuppressionFilter;
 use utoipa::{IntoParams, ToSchema};
@@ -35,6 +35,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(list))
         .routes(routes!(report))
         .routes(routes!(read_address, put_address, remove_address))
+        .routes(routes!(read_channel, remove_channel))
         .routes(routes!(read_device, put_device, remove_device))
 }
 
@@ -186,6 +187,28 @@ async fn remove_address(
     Segments((protocol, address)): Segments<(String, String)>,
 ) -> Result<Response, Failure> {
     app.service.remove_suppression(&caller, &address_target(&protocol, &address)?).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Returns the suppression record of an address on a channel: its owner replied with a keyword such as STOP.
+#[utoipa::path(get, path = "/v1/suppressions/channels/{application}/{channel}/{address}", tag = "suppressions", params(("application" = String, Path), ("channel" = String, Path), ("address" = String, Path)), responses((status = 200, body = SuppressionBody), Failures))]
+async fn read_channel(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, channel, address)): Segments<(String, String, String)>,
+) -> Result<Response, Failure> {
+    let found = app.service.suppression(&caller, &channel_target(&application, &channel, &address)?).await?;
+    Ok(json(StatusCode::OK, &SuppressionBody::from(found)))
+}
+
+/// Removes the suppression of an address on a channel. Its owner can do so with a keyword such as START.
+#[utoipa::path(delete, path = "/v1/suppressions/channels/{application}/{channel}/{address}", tag = "suppressions", params(("application" = String, Path), ("channel" = String, Path), ("address" = String, Path)), responses((status = 204), Failures))]
+async fn remove_channel(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, channel, address)): Segments<(String, String, String)>,
+) -> Result<Response, Failure> {
+    app.service.remove_suppression(&caller, &channel_target(&application, &channel, &address)?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

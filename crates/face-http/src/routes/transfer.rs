@@ -148,6 +148,9 @@ struct ImportParameters {
     /// The subscription class of all lines; default: each line names its own.
     #[serde(default)]
     class: Option<String>,
+    /// Whether the import makes no events of event classes with `on: subscription...`; default false.
+    #[serde(default)]
+    quiet: bool,
 }
 
 /// Stores subscriptions from a stream of lines; a line with a key replaces the subscription of its subscriber, class and
@@ -161,12 +164,12 @@ async fn import_subscriptions(
 ) -> Result<Response, Failure> {
     let (headers, body) = parts(request);
     let input = import_input(&headers)?;
-    let ImportParameters { application, class } = asked;
+    let ImportParameters { application, class, quiet } = asked;
     let (application, class, lines) = (application.as_deref(), class.as_deref(), stream_body(body));
-    imported_answer(app.service.import_subscriptions(&caller, application, class, input, lines).await?)
+    imported_answer(app.service.import_subscriptions(&caller, application, class, quiet, input, lines).await?)
 }
 
-fn export_format(asked: Option<&str>, headers: &HeaderMap) -> Result<Format, Failure> {
+pub(super) fn export_format(asked: Option<&str>, headers: &HeaderMap) -> Result<Format, Failure> {
     match asked {
         Some("ndjson") => return Ok(Format::Ndjson),
         Some("csv") => return Ok(Format::Csv),
@@ -179,7 +182,7 @@ fn export_format(asked: Option<&str>, headers: &HeaderMap) -> Result<Format, Fai
     Ok(if accept.contains("text/csv") { Format::Csv } else { Format::Ndjson })
 }
 
-fn exported_answer(stream: ExportStream, format: Format, name: &str) -> Response {
+pub(super) fn exported_answer(stream: ExportStream, format: Format, name: &str) -> Response {
     let (kind, ending) = match format {
         Format::Ndjson => (NDJSON, "ndjson"),
         Format::Csv => ("text/csv; charset=utf-8; header=present", "csv"),

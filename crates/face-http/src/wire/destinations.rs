@@ -13,9 +13,9 @@ pub(crate) struct DestinationStatusBody {
     /// The channel.
     #[schema(value_type = String)]
     channel: Name,
-    /// Scheme, host and port.
+    /// Scheme, host and port; of a paced mail channel the mailbox provider.
     destination: String,
-    /// `open`; `paused` after failures in a row; on `trial`: one message probes it; or `stalled`: messages have
+    /// `open`; `paused` after failures in a row, or because a mailbox provider holds mail back; on `trial`: one message probes it; or `stalled`: messages have
     /// waited for a minute although it is not paused.
     state: &'static str,
     /// Maximum number of messages in flight (adaptive concurrency).

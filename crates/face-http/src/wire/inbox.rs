@@ -8,7 +8,7 @@ use tocsin_model::{
     inbox::{Action, Item, ItemId, Mark, Wording},
     time::Timestamp,
 };
-use tocsin_service::broadcasts::Draft;
+use tocsin_service::inbox_broadcasts::Draft;
 use tocsin_store::inbox::Broadcast;
 use utoipa::ToSchema;
 
@@ -208,8 +208,8 @@ pub(crate) struct TokenBody {
 /// Request to store a broadcast.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schema(as = NewBroadcast)]
-pub(crate) struct NewBroadcastBody {
+#[schema(as = NewInboxBroadcast)]
+pub(crate) struct NewInboxBroadcastBody {
     /// Class, for filters; default `broadcast`.
     class: Option<String>,
     /// The segment whose members receive it; default: all subscribers.
@@ -234,10 +234,20 @@ pub(crate) struct NewBroadcastBody {
     expires_at: Option<Timestamp>,
 }
 
-impl From<NewBroadcastBody> for Draft {
-    fn from(body: NewBroadcastBody) -> Self {
-        let NewBroadcastBody { class, audience, subject, text, html, data, link, actions, translations, expires_at } =
-            body;
+impl From<NewInboxBroadcastBody> for Draft {
+    fn from(body: NewInboxBroadcastBody) -> Self {
+        let NewInboxBroadcastBody {
+            class,
+            audience,
+            subject,
+            text,
+            html,
+            data,
+            link,
+            actions,
+            translations,
+            expires_at,
+        } = body;
         let said = WordingBody { subject, text, html, data, link, actions };
         let translations = translations.into_iter().map(|(locale, said)| (locale, said.into())).collect();
         Draft { class, audience, wording: said.into(), translations, expires_at }
@@ -246,8 +256,8 @@ impl From<NewBroadcastBody> for Draft {
 
 /// A broadcast.
 #[derive(Serialize, ToSchema)]
-#[schema(as = Broadcast)]
-pub(crate) struct BroadcastBody {
+#[schema(as = InboxBroadcast)]
+pub(crate) struct InboxBroadcastBody {
     /// Id of the item in feeds.
     id: String,
     /// Its name.
@@ -272,11 +282,11 @@ pub(crate) struct BroadcastBody {
     readers: u64,
 }
 
-impl From<Broadcast> for BroadcastBody {
+impl From<Broadcast> for InboxBroadcastBody {
     fn from(broadcast: Broadcast) -> Self {
         let Broadcast { id, name, audience, content, created_at, expires_at, readers } = broadcast;
         let translated = content.translations.iter();
-        BroadcastBody {
+        InboxBroadcastBody {
             id: id.to_string(),
             name: name.to_string(),
             class: content.class.to_string(),

@@ -62,8 +62,8 @@ pub(crate) struct DeviceDraftBody {
     channel: String,
     /// Address on the channel: a mailbox, a URL, ...
     address: String,
-    /// `active`, `disabled`, `bounced` or `failed`. If absent, a stored device with this channel and address keeps its
-    /// state; any other is active.
+    /// `active`, `disabled`, `bounced`, `failed` or `pending`. If absent, a stored device with this channel and address
+    /// keeps its state; any other is active. A pending one stays pending until its owner confirms.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     state: Option<DeviceState>,

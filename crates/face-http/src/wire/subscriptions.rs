@@ -6,10 +6,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tocsin_model::{filter::Filter, time::Timestamp};
 use tocsin_service::{
+    ConsentDraft,
     subscriptions::{Document, Draft, FilterDraft, ScheduleDraft, ScheduleFields, WholeFilterDraft, read_snooze},
     text_or_object::{self, TextOrObject},
 };
 use utoipa::ToSchema;
+
+use super::consent::{ConsentDraftBody, ConsentSummaryBody};
 
 /// A subscription as its creator writes it. What the platform adds (`id`, `created_at`, `updated_at`, `revision`) may
 /// stand there, as in an export, and is ignored.
@@ -53,6 +56,9 @@ pub(crate) struct SubscriptionDraft<'a> {
     #[serde(default, deserialize_with = "read_snooze")]
     #[schema(value_type = Option<String>, format = DateTime)]
     snoozed_until: Option<Timestamp>,
+    /// Its consent, for a class that asks for one; a request if not given.
+    #[serde(default)]
+    consent: Option<ConsentDraftBody>,
     #[serde(default, rename = "id")]
     #[schema(ignore)]
     _id: serde::de::IgnoredAny,
@@ -171,6 +177,9 @@ pub(crate) struct SubscriptionBody {
     /// When it is matched again, if it is snoozed.
     #[schema(value_type = Option<String>, format = DateTime)]
     snoozed_until: Option<Timestamp>,
+    /// Its consent, if it needs one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consent: Option<ConsentSummaryBody>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
@@ -197,6 +206,7 @@ impl<'a> From<SubscriptionDraft<'a>> for Draft<'a> {
             filter: draft.filter.map(FilterDraft::from),
             schedule: draft.schedule.map(ScheduleDraft::from),
             snoozed_until: draft.snoozed_until,
+            consent: draft.consent.map(ConsentDraft::from),
         }
     }
 }
@@ -237,6 +247,7 @@ impl From<Document> for SubscriptionBody {
             filter: found.filter,
             schedule: found.schedule,
             snoozed_until: found.snoozed_until,
+            consent: found.consent.map(|consent| ConsentSummaryBody { state: consent.state }),
             created_at: found.created_at,
             updated_at: found.updated_at,
             revision: found.revision,

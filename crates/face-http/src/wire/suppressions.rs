@@ -14,6 +14,12 @@ pub(crate) struct SuppressionDraft {
     /// The protocol whose channels use the address, such as `smtp`.
     #[serde(default)]
     protocol: Option<String>,
+    /// The application of the channel, with `channel`.
+    #[serde(default)]
+    application: Option<String>,
+    /// The channel whose message was answered with a keyword.
+    #[serde(default)]
+    channel: Option<String>,
     /// The address. For a device: it holds only as long as the device has this one.
     #[serde(default)]
     address: Option<String>,
@@ -61,6 +67,12 @@ pub(crate) struct SuppressionBody {
     /// The protocol of the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     protocol: Option<String>,
+    /// The application of the channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    application: Option<String>,
+    /// The channel on which the address is suppressed, since its owner replied with a keyword.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    channel: Option<String>,
     /// Canonical address. For a device: the suppression holds only while the device has this address.
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
@@ -145,6 +157,8 @@ impl From<SuppressionDraft> for Draft {
     fn from(draft: SuppressionDraft) -> Self {
         Draft {
             protocol: draft.protocol,
+            application: draft.application,
+            channel: draft.channel,
             address: draft.address,
             subscriber: draft.subscriber,
             device: draft.device,
@@ -161,6 +175,8 @@ impl From<Document> for SuppressionBody {
     fn from(found: Document) -> Self {
         SuppressionBody {
             protocol: found.protocol,
+            application: found.application,
+            channel: found.channel,
             address: found.address,
             subscriber: found.subscriber,
             device: found.device,

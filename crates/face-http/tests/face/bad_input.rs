@@ -346,6 +346,8 @@ async fn b39_a_question_about_what_never_was_is_not_answered_with_nothing() {
         ("/v1/firings?application=", "quakes", "quaks"),
         ("/v1/firings?rule=", "strong_enough", "strong"),
         ("/v1/slow-firings?application=quakes&rule=", "strong_enough", "strong"),
+        ("/v1/delayed-notifications?application=", "quakes", "quaks"),
+        ("/v1/delayed-notifications?rule=", "strong_enough", "strong"),
         ("/v1/endpoints?application=", "quakes", "quaks"),
         ("/v1/endpoints?channel=", "mail", "mial"),
         ("/v1/subscribers/alice/inbox?application=", "quakes", "quaks"),
@@ -360,6 +362,7 @@ async fn b39_a_question_about_what_never_was_is_not_answered_with_nothing() {
     }
     let acts = [
         ("/v1/suspensions/resume", json!({"application": "quaks"})),
+        ("/v1/delayed-notifications/cancel", json!({"application": "quaks"})),
         ("/v1/resends/preview", json!({"application": "quaks"})),
         ("/v1/resends", json!({"application": "quakes", "class": "shakn"})),
     ];

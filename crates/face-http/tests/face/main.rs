@@ -1,17 +1,23 @@
 //! HTTP over a real socket, with a complete in-memory platform.
 
 mod bad_input;
+mod broadcasts;
 mod chronicles;
+mod consent;
 mod endpoints;
 mod error_codes;
 mod events;
+mod feedback;
 mod hostile;
 mod inbox;
+mod interrupted;
 mod limits;
 mod merges;
 mod newer_versions;
+mod pages;
 mod platform;
 mod preview;
+mod receivers;
 mod reference;
 mod resends;
 mod resources;

@@ -11,12 +11,13 @@ use tocsin_connect::{SystemClock, networks::Networks};
 use tocsin_delivery::{Context, TokenSigner};
 use tocsin_directory::{Directory, Options, access::AuthzId, entry::Shape};
 use tocsin_face_http::{HttpOptions, OpenDirectory, ScimOptions};
+use tocsin_feedback::return_address::Position;
 use tocsin_model::{
     problem::{Code, Problem},
     time::Timestamp,
 };
 use tocsin_pipeline::Pipeline;
-use tocsin_service::{Parts, Service, ServiceError, keys};
+use tocsin_service::{Parts, Service, ServiceError, keys, receivers::Receivers};
 use tocsin_store::{
     inbox::Inbox,
     journal::JournalOptions,
@@ -29,7 +30,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use crate::error_codes::check_codes;
+use crate::{error_codes::check_codes, receivers::Fetched};
 
 pub const QUAKES: &str = "
 application: quakes
@@ -81,6 +82,8 @@ pub struct Platform {
     pub service: Arc<Service>,
     /// The same subscribers as entries.
     pub directory: Directory,
+    /// Requests of the receivers of webhooks.
+    pub fetched: Fetched,
     /// Base URL of links.
     pub secret: [u8; 32],
     stop: Option<tokio::sync::oneshot::Sender<()>>,
@@ -126,8 +129,9 @@ impl Platform {
                 programs: Default::default(),
                 files: Default::default(),
                 application: String::new(),
-                token_signer: Arc::new(TokenSigner::new(records.secret())),
+                token_signer: Arc::new(token_signer(records.secret())),
                 feeds: None,
+                provider_days: None,
                 public_url: Some("https://tocsin.example".to_owned()),
             },
             opener: Arc::new(move |name, channel, _| {
@@ -155,6 +159,9 @@ impl Platform {
         });
         let service = service.await.expect("a service");
         let behind = service.clone();
+        let (fetched, public_url) = (Fetched::default(), Some("https://tocsin.example".to_owned()));
+        let receivers = Receivers::new(service.clone(), Arc::new(fetched.clone()), public_url);
+        let options = HttpOptions { receivers: Some(Arc::new(receivers)), ..options };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = format!("http://{}", listener.local_addr().expect("an address"));
         let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -174,6 +181,7 @@ impl Platform {
             records: kept,
             service: behind,
             directory,
+            fetched,
             secret,
             stop: Some(stop),
             served,
@@ -247,6 +255,14 @@ impl Platform {
         drop(std::mem::take(&mut self.client));
         self.served.await.expect("it does not panic").expect("it ends well");
     }
+}
+
+/// Domain of return addresses.
+pub const RETURN_DOMAIN: &str = "bounces.example";
+
+fn token_signer(secret: &[u8; 32]) -> TokenSigner {
+    let base = format!("any@{RETURN_DOMAIN}");
+    TokenSigner::new(secret).with_return_addresses(&base, Position::WholeLocalPart).expect("an address")
 }
 
 /// A directory over the records, whose mail addresses are devices.
