@@ -19,6 +19,10 @@ pub enum Exit {
     Usage = 2,
     /// The reader closed the output, which is not an error.
     OutputClosed = 0,
+    /// The recipient of a mail does not exist (`EX_NOUSER` of sysexits.h).
+    NoRecipient = 67,
+    /// A mail server should try again later (`EX_TEMPFAIL` of sysexits.h).
+    TryLater = 75,
 }
 
 /// Failure of a command.
@@ -81,7 +85,7 @@ impl Failure {
     pub fn code(&self) -> &str {
         let of_server = self.document.as_ref().and_then(|document| document["code"].as_str());
         of_server.unwrap_or(match self.exit {
-            Exit::Failed => "command_failed",
+            Exit::Failed | Exit::NoRecipient | Exit::TryLater => "command_failed",
             Exit::Usage => "invalid_usage",
             Exit::OutputClosed => "output_closed",
         })

@@ -70,6 +70,8 @@ pub enum Command {
     Directory(directory::Args),
     /// Manage segments and count their members
     Segments(segments::Args),
+    /// Count, test, send, pause and cancel broadcasts
+    Broadcast(broadcast::Args),
     /// Read, mark and follow the inbox of a subscriber
     Inbox(inbox::Args),
     /// Manage sync devices; show sessions and conflicts
@@ -88,8 +90,14 @@ pub enum Command {
     Subscribers(subscribers::Args),
     /// Manage subscriptions
     Subscriptions(subscriptions::Args),
+    /// Show, request, confirm and withdraw consents
+    Consent(consent::Args),
     /// Manage suppressed addresses
     Suppressions(suppressions::Args),
+    /// End the subscriptions of many addresses, or undo it
+    Unsubscribe(unsubscribe::Args),
+    /// List bounces and complaints; take a mail from a pipe
+    Feedback(feedback::Args),
     /// List, resume or end suspended notifications
     Suspended(suspended::Args),
     /// Resend failed notifications
@@ -98,6 +106,8 @@ pub enum Command {
     Recover(resend::Recover),
     /// List missed rule firings and run them again
     Firings(firings::Args),
+    /// List delayed notifications that wait, or cancel them
+    Delayed(delayed::Args),
     /// Pause, disable and enable parts of the server
     Switch(switch::Args),
     /// Close the intake and wait until due work is delivered
@@ -163,7 +173,11 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "subscribers",
             "subscriptions",
             "segments",
+            "broadcast",
+            "consent",
             "suppressions",
+            "unsubscribe",
+            "feedback",
             "import",
             "export",
             "directory",
@@ -178,7 +192,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         "Inspect",
         &["status", "attention", "report", "trace", "destinations", "endpoints", "sources", "schedules", "chronicles"],
     ),
-    ("Operate", &["suspended", "resend", "recover", "firings", "switch", "retention", "backup", "restore"]),
+    ("Operate", &["suspended", "resend", "recover", "firings", "delayed", "switch", "retention", "backup", "restore"]),
     ("Administer", &["keys", "vapid-key", "config", "capacity", "bench", "completions", "man", "help", "version"]),
 ];
 
@@ -313,6 +327,7 @@ impl Cli {
             Command::Messages(args) => args.run(terminal, &client()?).await,
             Command::Directory(args) => args.run(terminal, &configuration, client).await,
             Command::Segments(args) => args.run(terminal, &client()?).await,
+            Command::Broadcast(args) => args.run(terminal, &client()?).await,
             Command::Inbox(args) => args.run(terminal, &client()?).await,
             Command::Sync(args) => args.run(terminal, &client()?).await,
             Command::Replica(args) => args.run(terminal, client).await,
@@ -322,11 +337,15 @@ impl Cli {
             Command::Trace(args) => args.run(terminal, &client()?).await,
             Command::Subscribers(args) => args.run(terminal, &client()?).await,
             Command::Subscriptions(args) => args.run(terminal, &client()?).await,
+            Command::Consent(args) => args.run(terminal, &client()?).await,
             Command::Suppressions(args) => args.run(terminal, &client()?).await,
+            Command::Unsubscribe(args) => args.run(terminal, &client()?).await,
+            Command::Feedback(args) => args.run(terminal, &client()?).await,
             Command::Suspended(args) => args.run(terminal, &client()?).await,
             Command::Resend(args) => args.run(terminal, &client()?).await,
             Command::Recover(args) => args.run(terminal, &client()?).await,
             Command::Firings(args) => args.run(terminal, &client()?).await,
+            Command::Delayed(args) => args.run(terminal, &client()?).await,
             Command::Switch(args) => args.run(terminal, &client()?).await,
             Command::Drain(args) => args.run(terminal, &client()?).await,
             Command::Retention(args) => args.run(terminal, &client()?).await,

@@ -49,6 +49,12 @@ pub struct Configuration {
     pub sources: Sources,
     /// Rules for suppressing addresses after bounces and complaints.
     pub suppression: Suppression,
+    /// Evidence of consents, and confirmations of other installations.
+    pub consent: Consent,
+    /// Hosted pages that subscribers see.
+    pub pages: Pages,
+    /// Feedback by mail: bounces, complaints and unsubscriptions at signed return addresses.
+    pub feedback: Feedback,
     /// Log, on standard error.
     pub log: Log,
     /// Prometheus metrics.
@@ -509,6 +515,44 @@ pub struct Sources {
     pub allow_listen: Vec<SocketAddr>,
 }
 
+/// Evidence of consents, and confirmations of other installations.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Consent {
+    /// Retention of the evidence after its person was erased; 0s: none is kept. Without the person, it has a keyed hash
+    /// in place of the address.
+    pub evidence_kept: Period,
+    /// File with an RSA private key in PEM: confirmations that another installation encrypted with its public key are
+    /// accepted. Empty: none are.
+    pub key_file: PathBuf,
+}
+
+impl Default for Consent {
+    fn default() -> Self {
+        Consent { evidence_kept: Period::seconds(3 * 365 * 86_400), key_file: PathBuf::new() }
+    }
+}
+
+/// Hosted pages that subscribers see: the preference page, the unsubscribe page and the confirmation page. `pages` of an
+/// application applies before.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Pages {
+    /// Name of the sender, the heading of each page; empty: the word for notifications in the language of the reader.
+    pub name: String,
+    /// HTTPS address of a logo; empty: none. Browsers load it from there.
+    pub logo: String,
+    /// Colour of buttons and links, such as `#0a6ebd`; empty: blue. Its contrast is corrected for light and dark screens.
+    pub accent: String,
+    /// Text at the end of each page, such as the postal address; empty: none.
+    pub footer: String,
+    /// HTTPS address of the imprint; empty: none.
+    pub imprint: String,
+    /// Folder with texts in further languages, or replaced texts: `pt-BR.json`, `de.json`; empty: English, German and
+    /// French.
+    pub languages: PathBuf,
+}
+
 /// Rules for suppressing addresses after bounces and complaints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -520,8 +564,26 @@ pub struct Suppression {
     pub soft_bounce_window: Period,
     /// Duration of a suppression after soft bounces; 0s: until removed.
     pub soft_bounce_lasts: Period,
+    /// Number of hard bounces within the window that suppresses an address; 0 to 100, 0: none.
+    #[schemars(range(min = 0, max = 100))]
+    pub hard_bounces: u32,
+    /// Window in which hard bounces are counted.
+    pub hard_bounce_window: Period,
     /// Duration of a suppression after a hard bounce; 0s: until removed.
     pub hard_bounce_lasts: Period,
+    /// Number of challenges within the window that suppresses an address; 0 to 100, 0: none. A challenge asks the sender
+    /// to prove that a person wrote the mail.
+    #[schemars(range(min = 0, max = 100))]
+    pub challenges: u32,
+    /// Window in which challenges are counted.
+    pub challenge_window: Period,
+    /// Duration of a suppression after challenges; 0s: until removed.
+    pub challenge_lasts: Period,
+    /// Number of complaints within the window that suppresses an address; 0 to 100, 0: none.
+    #[schemars(range(min = 0, max = 100))]
+    pub complaints: u32,
+    /// Window in which complaints are counted.
+    pub complaint_window: Period,
     /// Suppression causes that notifications of critical classes ignore: `soft_bounce`, `manual`, both or none. Hard
     /// bounces, unsubscriptions and complaints are never ignored.
     pub critical_passes: Vec<Passable>,
@@ -533,8 +595,68 @@ impl Default for Suppression {
             soft_bounces: 5,
             soft_bounce_window: Period::seconds(14 * 86_400),
             soft_bounce_lasts: Period::seconds(30 * 86_400),
+            hard_bounces: 1,
+            hard_bounce_window: Period::seconds(86_400),
             hard_bounce_lasts: Period::seconds(0),
+            challenges: 0,
+            challenge_window: Period::seconds(30 * 86_400),
+            challenge_lasts: Period::seconds(30 * 86_400),
+            complaints: 1,
+            complaint_window: Period::seconds(86_400),
             critical_passes: vec![Passable::SoftBounce],
+        }
+    }
+}
+
+/// Feedback by mail: bounces, complaints and unsubscriptions at signed return addresses.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Feedback {
+    /// Domain of return addresses, such as `bounces.example.org`, all of whose mail arrives at this server: each mail
+    /// has a sender such as `ab5…@bounces.example.org`. Empty: none.
+    pub domain: String,
+    /// Mail address of return addresses, such as `bounces@example.org`: each mail has a sender such as
+    /// `bounces+ab5…@example.org`. With `domain`, it is accepted and not used for new mails. Empty: none.
+    pub address: String,
+    /// Further domains and addresses of return addresses that are accepted, such as former ones.
+    pub accept: Vec<String>,
+    /// Addresses at which complaints from the feedback loops of providers arrive, such as `fbl@bounces.example.org`. The
+    /// reported mail names the return address.
+    pub complaints: Vec<String>,
+    /// Listening address and port of the SMTP and LMTP server for feedback, such as `0.0.0.0:25`. It accepts mail to
+    /// return addresses and to those of `complaints` only. Empty: none.
+    pub listen: String,
+    /// Host name in the greeting. Default: `domain`, or the domain of `address`.
+    pub host: String,
+    /// PEM file with the certificate and its chain. Enables STARTTLS.
+    pub tls_certificate: PathBuf,
+    /// PEM file with the private key of the certificate.
+    pub tls_key: PathBuf,
+    /// Maximum number of connections; further ones get 421.
+    pub connections_max: u32,
+    /// Maximum number of connections from one address; further ones get 421.
+    pub connections_per_address_max: u32,
+    /// Maximum size of a mail; larger ones are refused with 552. The first MiB is examined.
+    pub mail_max: Size,
+    /// Maximum idle time of a connection.
+    pub idle_timeout: Period,
+}
+
+impl Default for Feedback {
+    fn default() -> Self {
+        Feedback {
+            domain: String::new(),
+            address: String::new(),
+            accept: Vec::new(),
+            complaints: Vec::new(),
+            listen: String::new(),
+            host: String::new(),
+            tls_certificate: PathBuf::new(),
+            tls_key: PathBuf::new(),
+            connections_max: 50,
+            connections_per_address_max: 20,
+            mail_max: Size(10 << 20),
+            idle_timeout: Period::seconds(300),
         }
     }
 }

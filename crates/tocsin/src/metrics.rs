@@ -127,6 +127,31 @@ pub const STEPS: &[Metric] = &[
         "",
         "Stored subscriptions that are invalid under the current version of their class.",
     ),
+    counter("tocsin_lifecycle_events_total", "application, class", "Lifecycle events accepted."),
+    histogram(
+        "tocsin_lifecycle_lag_seconds",
+        "application, class",
+        "Delay between a change of a subscription and the acceptance of its event.",
+    ),
+    counter(
+        "tocsin_delay_started_total",
+        "application, class",
+        "Delayed notifications that began to wait. The class is that of the notification.",
+    ),
+    gauge("tocsin_delay_waiting", "", "Delayed notifications that wait."),
+    counter("tocsin_delay_cancelled_total", "by", "Delayed notifications cancelled, by `event` or by `operator`."),
+    counter(
+        "tocsin_delay_dropped_total",
+        "reason",
+        "Delayed notifications not sent when due: `no_match`, `removed`, `inactive`, `active_again`, `other_class`, \
+         `rule_removed`, `event_removed` or `event_unreadable`.",
+    ),
+    counter(
+        "tocsin_delay_due_batches_total",
+        "application, class",
+        "Due times of delayed rules accepted, each of up to 1,000 notifications.",
+    ),
+    histogram("tocsin_delay_lag_seconds", "application, class", "Delay between a due time and its acceptance."),
     counter("tocsin_schedule_runs_total", "application, class", "Due times of scheduled rules accepted for execution."),
     counter(
         "tocsin_schedule_skipped_runs_total",
@@ -224,6 +249,17 @@ pub const STEPS: &[Metric] = &[
         "1 while the circuit breaker of a mail server is open, else 0.",
     ),
     counter(
+        "tocsin_deliver_provider_recipients_total",
+        "application, channel, provider, outcome",
+        "Recipients of paced mail channels by mailbox provider: `accepted` by the mail server, or `held_back` by the \
+         provider. Providers without a name are `other`.",
+    ),
+    gauge(
+        "tocsin_deliver_providers_held_back",
+        "application, channel, provider",
+        "Mailbox providers that hold mail back: sending pauses, or its rate or concurrency is lowered.",
+    ),
+    counter(
         "tocsin_deliver_outcomes_total",
         "application, class, outcome",
         "Attempts recorded: delivered, deferred, refused, suspended and so on.",
@@ -268,8 +304,39 @@ pub const STEPS: &[Metric] = &[
         "cause",
         "Notifications not sent because their address is suppressed. Those with a chain continue with its next channel.",
     ),
+    counter(
+        "tocsin_feedback_reports_total",
+        "class, origin, effect",
+        "Reports about sent messages. Automatic replies and repeated reports have no effect.",
+    ),
+    counter(
+        "tocsin_feedback_refused_total",
+        "reason",
+        "Recipients that the server for feedback refused: foreign, forged, expired or early return addresses.",
+    ),
+    counter(
+        "tocsin_feedback_webhooks_total",
+        "application, channel, provider, result",
+        "Webhooks of providers: `accepted`, `repeated`, `ignored` (no event of a notification), or the reason of a refusal.",
+    ),
+    counter("tocsin_feedback_events_total", "application, channel, class", "Events in accepted webhooks of providers."),
+    counter("tocsin_feedback_keywords_total", "application, channel, keyword", "Keywords in replies by SMS."),
     counter("tocsin_suppression_reports_total", "cause", "Bounces, complaints and unsubscriptions reported."),
     counter("tocsin_resend_notifications_total", "", "Failed notifications sent again."),
+    counter("tocsin_broadcast_stored_total", "", "Broadcasts stored."),
+    counter("tocsin_broadcast_started_total", "", "Starts of broadcasts, and continuations after a pause."),
+    counter("tocsin_broadcast_examined_total", "", "Subscriptions examined for broadcasts."),
+    counter("tocsin_broadcast_recipients_total", "", "Notifications of broadcasts."),
+    counter(
+        "tocsin_broadcast_unusable_subscriptions_total",
+        "",
+        "Subscriptions whose filter does not fit the data of a broadcast.",
+    ),
+    histogram(
+        "tocsin_broadcast_part_duration_seconds",
+        "",
+        "Matching of one part of a broadcast's audience, until it is ready to commit.",
+    ),
     counter("tocsin_deliver_leases_lost_total", "", "Work items whose lease expired before their worker finished."),
     counter(
         "tocsin_deliver_order_deferred_total",
@@ -330,7 +397,25 @@ pub const STEPS: &[Metric] = &[
         "Subscriptions added to a class, including deleted ones, counted every `pipeline.upkeep_interval`.",
     ),
     counter("tocsin_subscriber_merges_total", "", "Subscribers merged into others."),
-    counter("tocsin_unsubscribe_total", "", "Subscriptions ended by the unsubscribe link of a mail."),
+    counter("tocsin_subscriber_erasures_total", "", "Persons erased."),
+    counter(
+        "tocsin_consent_requests_total",
+        "result",
+        "Requests for consent: started, resent, too_soon (nothing is sent) or confirmed (nothing is sent).",
+    ),
+    counter(
+        "tocsin_consent_confirmations_total",
+        "way, result",
+        "Confirmations of consents: confirmed, repeated, wrong_code, exhausted or void.",
+    ),
+    counter("tocsin_consent_withdrawals_total", "way", "Consents withdrawn by operators."),
+    counter("tocsin_consent_expired_total", "", "Subscriptions removed since their consent was not given in time."),
+    counter(
+        "tocsin_unsubscribe_total",
+        "way",
+        "Subscriptions ended by their owner or in bulk: by a `link`, a `page`, a `mail`, an `sms`, or an `operator`.",
+    ),
+    counter("tocsin_page_changes_total", "change", "Changes by hosted pages, by the action of the page."),
     histogram("tocsin_upkeep_duration_seconds", "", "One round of deleting expired data."),
     gauge("tocsin_upkeep_remaining_batches", "", "Expired batches left at the end of a round, counted up to 100,000."),
     counter(

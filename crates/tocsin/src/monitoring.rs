@@ -169,11 +169,25 @@ const ALERTS: &[Alert] = &[
         advice: "Messages wait for destinations that are open but receive none. `tocsin destinations` lists them.",
     },
     Alert {
+        name: "TocsinMailHeldBack",
+        holds: "1h",
+        severity: "warning",
+        expr: "sum by (application, channel, provider) (tocsin_deliver_providers_held_back) > 0",
+        advice: "A mailbox provider has held mail back for an hour. `tocsin attention` shows its reply.",
+    },
+    Alert {
         name: "TocsinManyRefused",
         holds: "10m",
         severity: "warning",
         expr: "sum(rate(tocsin_deliver_outcomes_total{outcome=\"refused\"}[10m])) > 0.1 * sum(rate(tocsin_deliver_outcomes_total[10m]))",
         advice: "More than a tenth of the notifications are refused. `tocsin report failed-notifications` shows the receivers' responses.",
+    },
+    Alert {
+        name: "TocsinMailBlocked",
+        holds: "0m",
+        severity: "warning",
+        expr: "sum(increase(tocsin_feedback_reports_total{class=\"blocked\"}[1d])) > 10",
+        advice: "Mail servers refuse the sender. `tocsin feedback list --class blocked` shows their texts.",
     },
     Alert {
         name: "TocsinIndexBehind",

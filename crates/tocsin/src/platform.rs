@@ -11,8 +11,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+mod feedback; // return addresses, and the server that accepts mail to them
 mod ldap; // directory and its LDAP face
 mod memory; // memory use and limit of the process
+mod receivers; // receivers of webhooks
 mod sync; // replicated rows of devices
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -23,14 +25,16 @@ use tocsin_connect::{
     networks::{NetworkError, Networks},
     programs::Programs,
 };
-use tocsin_delivery::{Context, TokenSigner};
+use tocsin_delivery::Context;
 use tocsin_directory::Directory;
 use tocsin_exchange::{Exchanges, groups::WorkerLimits, intake::IntakeState};
-use tocsin_face_http::{HttpOptions, RateLimit};
+use tocsin_face_http::{HostedPages, HttpOptions, RateLimit};
+use tocsin_mail_in::Server;
 use tocsin_model::{
     charset::{self, Syntax},
     definition, folder,
     hours::Hours,
+    pages::Branding,
     problem::Problem,
     suppression::{Cause, Policy, SOFT_BOUNCES_MAX},
     time::Timestamp,
@@ -38,7 +42,7 @@ use tocsin_model::{
 use tocsin_pipeline::{
     Folders, Listeners, Pipeline, PipelineOptions, SourceContext, Spans, resource_policy::ResourcePolicy,
 };
-use tocsin_service::{FreeSpace, Service, switches::intake};
+use tocsin_service::{FreeSpace, Service, consent::ConsentKey, switches::intake};
 use tocsin_store::{
     error::StoreError,
     inbox::Inbox,
@@ -72,10 +76,13 @@ pub struct FolderLock(#[expect(dead_code, reason = "the open file is the lock")]
 pub struct RunningServer {
     /// Address of the HTTP face.
     pub address: SocketAddr,
+    /// Address of the server for feedback by mail, if there is one.
+    pub feedback_address: Option<SocketAddr>,
     /// Data folder.
     pub data_folder: PathBuf,
     /// First admin key, if this start created it.
     pub first_key: Option<String>,
+    feedback: Mutex<Option<Server>>,
     pipeline: Arc<Pipeline>,
     exchanges: Arc<Exchanges>,
     face: Mutex<JoinHandle<std::io::Result<()>>>,
@@ -407,6 +414,7 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     let address = listener
         .local_addr()
         .map_err(|error| Failure::failed("cannot read the address of a socket").because(&error))?;
+    let feedback_listener = feedback::listen(&configuration.feedback).await?;
     let ldap_doors = ldap::listen(&configuration.ldap).await?;
     let (stored, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
     let records: Arc<dyn Records> = stored.clone();
@@ -433,8 +441,9 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
             installation: records.installation().to_owned(),
             data_folder: folder.clone(),
             networks: networks(&configuration)?,
-            token_signer: Arc::new(TokenSigner::new(records.secret())),
+            token_signer: Arc::new(feedback::token_signer(&configuration.feedback, records.secret())?),
             feeds: None,
+            provider_days: None,
             public_url: public_url(&configuration.http.public_url)?,
             programs: Programs { allow: configuration.delivery.allow_programs.clone() },
             files: files(&configuration),
@@ -471,11 +480,18 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     };
     let service =
         Service::open(parts).await.map_err(|error| Failure::failed("cannot read the API keys").because(&error))?;
+    if !configuration.consent.key_file.as_os_str().is_empty() {
+        let text = read_text_file("read `consent.key_file`", &configuration.consent.key_file)?;
+        let key = ConsentKey::from_pem(&text);
+        service.set_consent_key(key.map_err(|error| Failure::usage(format!("`consent.key_file` {error}")))?);
+    }
     let finished = service.finish_merges().await;
     finished.map_err(|error| Failure::failed("cannot finish merges of subscribers").because(&error))?;
     let programs = Programs { allow: configuration.delivery.allow_programs.clone() };
     replicas.set_conflict_resolver(Arc::new(sync::AllowedPrograms::new(programs)));
     replicas.set_subscriber_editor(Arc::new(sync::ServiceEditor(service.clone())));
+    let public = public_url(&configuration.http.public_url)?;
+    let webhooks = receivers::open(service.clone(), &networks(&configuration)?, &files(&configuration), public)?;
     let rate = |per_second| RateLimit::new(per_second, configuration.http.requests_burst_seconds);
     let options = HttpOptions {
         connections_max: configuration.http.connections_max as usize,
@@ -492,8 +508,10 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
         streams_max: configuration.http.streams_max as usize,
         metrics: page,
         sync: Some(replicas.clone()),
+        receivers: Some(webhooks),
         scim: ldap.as_ref().map(|ldap| ldap.scim(&configuration)).transpose()?.flatten(),
         directory: Some(export),
+        pages: Arc::new(hosted_pages(&configuration.pages)?),
         ..HttpOptions::default()
     };
     let stopping = CancellationToken::new();
@@ -501,13 +519,17 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     sync::run_maintenance(&replicas, stopping.clone());
     let raising = sync::raise_events(&replicas, pipeline.clone(), journal, stopping.clone());
     let ldap_face = ldap.map(|prepared| ldap::start(prepared, service.clone(), stopping.clone()));
+    let feedback = feedback_listener.map(|prepared| feedback::start(prepared, service.clone())).transpose()?;
+    let feedback_address = feedback.as_ref().map(Server::address);
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
     let (face, ldap_face, exporter) = (Mutex::new(face), Mutex::new(ldap_face), Mutex::new(exporter));
     let data_folder = folder;
     Ok(RunningServer {
         address,
+        feedback_address,
         data_folder,
         first_key,
+        feedback: Mutex::new(feedback),
         pipeline,
         exchanges,
         face,
@@ -517,6 +539,30 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
         exporter,
         _lock: lock,
     })
+}
+
+/// The hosted pages, with their branding and languages.
+fn hosted_pages(pages: &configuration::Pages) -> Outcome<HostedPages> {
+    let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+    let branding = Branding {
+        name: text(&pages.name),
+        logo: read_page_setting("logo", &pages.logo)?,
+        accent: read_page_setting("accent", &pages.accent)?,
+        footer: text(&pages.footer),
+        imprint: read_page_setting("imprint", &pages.imprint)?,
+    };
+    let languages = Some(pages.languages.as_path()).filter(|folder| !folder.as_os_str().is_empty());
+    HostedPages::load(branding, languages).map_err(|reason| Failure::usage(format!("`pages.languages`: {reason}")))
+}
+
+fn read_page_setting<T: std::str::FromStr<Err: std::fmt::Display>>(key: &str, text: &str) -> Outcome<Option<T>> {
+    match text.trim() {
+        "" => Ok(None),
+        text => match text.parse() {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => Err(Failure::usage(format!("`pages.{key}`: `{text}` {error}"))),
+        },
+    }
 }
 
 fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
@@ -550,6 +596,7 @@ fn pipeline_options(configuration: &Configuration) -> Outcome<PipelineOptions> {
         channel_folders: configuration.delivery.allow_folders.clone(),
         source_listeners: Listeners { allow: configuration.sources.allow_listen.clone() },
         suppression: suppression_policy(&configuration.suppression),
+        evidence_kept: configuration.consent.evidence_kept.0,
     })
 }
 
@@ -563,7 +610,14 @@ fn suppression_policy(options: &configuration::Suppression) -> Policy {
         soft_bounces: options.soft_bounces.clamp(1, SOFT_BOUNCES_MAX),
         soft_bounce_window: options.soft_bounce_window.0,
         soft_bounce_lasts: unless_zero(options.soft_bounce_lasts),
+        hard_bounces: options.hard_bounces.min(SOFT_BOUNCES_MAX),
+        hard_bounce_window: options.hard_bounce_window.0,
         hard_bounce_lasts: unless_zero(options.hard_bounce_lasts),
+        challenges: options.challenges.min(SOFT_BOUNCES_MAX),
+        challenge_window: options.challenge_window.0,
+        challenge_lasts: unless_zero(options.challenge_lasts),
+        complaints: options.complaints.min(SOFT_BOUNCES_MAX),
+        complaint_window: options.complaint_window.0,
         critical_passes: options.critical_passes.iter().map(passes).collect(),
     }
 }
@@ -655,6 +709,10 @@ impl RunningServer {
     /// Returns whether all work was finished.
     pub async fn stop(&self, patience: Duration) -> bool {
         self.stopping.cancel();
+        // Mails in progress are stored while the stores are open.
+        if let Some(feedback) = self.feedback.lock().await.take() {
+            feedback.close(patience).await;
+        }
         let mut face = self.face.lock().await;
         let (_, finished, exchanged) = tokio::join!(
             async {

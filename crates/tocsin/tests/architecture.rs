@@ -241,6 +241,7 @@ fn tests_do_not_sleep() {
         ("crates/delivery/src/smtp/tests/access.rs", 1, simulated),
         ("crates/delivery/src/smtp/tests/failover.rs", 2, simulated),
         ("crates/delivery/src/smtp/tests/faults.rs", 1, simulated),
+        ("crates/delivery/src/smtp/tests/pacing.rs", 2, simulated),
         ("crates/delivery/src/smtp/tests/scripted_server.rs", 1, simulated),
         ("crates/directory/tests/dynamic.rs", 5, simulated),
         ("crates/mail-in/src/tests.rs", 1, "a client that sends slowly"),

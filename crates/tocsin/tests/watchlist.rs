@@ -82,3 +82,30 @@ async fn the_commands_of_the_readme_have_the_documented_effects() {
     assert!(all, "{received:?} arrived");
     assert_eq!(received, expected);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commands_of_welcome_greet_new_subscriptions_and_delay_the_rest() {
+    let mails = Mails::start().await;
+    let platform = Platform::start(&[("SMTP_PORT", &mails.port.to_string())]).await;
+    for command in commands("welcome") {
+        if command[0] == "publish" {
+            // The reminder that the event cancels begins with the event of the subscription.
+            assert!(mails.wait_until(|| mails.count() >= 2).await);
+        }
+        let said = platform.run(&command.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(!said.contains("warning"), "{said}");
+    }
+    let waits = || platform.run(&["delayed", "list", "--application", "welcome"]);
+    assert!(mails.wait_until(|| waits().lines().count() == 4).await, "{}", waits());
+    assert_eq!(waits().matches(" remind ").count(), 1, "{}", waits());
+    assert_eq!(waits().matches(" tips ").count(), 2, "{}", waits());
+    let trace = platform.run(&["trace", "cleo"]);
+    assert!(
+        trace.contains("rule `tips` delays the notification of") && trace.contains("cancelled by `left`"),
+        "{trace}"
+    );
+    assert!(platform.run(&["delayed", "cancel", "--rule", "tips", "--yes"]).contains("2 notifications cancelled"));
+    let mut to: Vec<String> = mails.all().iter().map(|mail| mail.to[0].clone()).collect();
+    to.sort_unstable();
+    assert_eq!(to, ["ben@example.org", "cleo@example.org"]);
+}

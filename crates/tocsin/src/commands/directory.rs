@@ -2,7 +2,6 @@
 //! the data folder. An import works on the data folder without a server; with a server, LDAP clients do the same.
 
 use std::{
-    fs::File,
     io::{BufRead, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
     time::Instant,
@@ -12,7 +11,7 @@ use clap::Subcommand;
 use reqwest::Method;
 use tocsin_directory::{Directory, Imported};
 
-use super::export::stream;
+use super::export::{OutputFile, stream};
 use crate::{
     client::Client,
     configuration::{self, ConfigurationArgs},
@@ -128,10 +127,14 @@ fn import_result(done: u64, rate: f64, present: u64) -> String {
 async fn export_offline(terminal: &Terminal, directory: &Directory, file: Option<PathBuf>) -> Outcome {
     let written = match &file {
         Some(file) => {
-            let made = File::create(file).map_err(|error| Failure::file("write", file, &error))?;
-            let mut out = BufWriter::new(made);
+            let target = OutputFile::create(file).await?;
+            let mut out = BufWriter::new(target.writer()?);
             let count = directory.export(&mut out).await;
-            out.flush().map_err(|error| Failure::file("write", file, &error))?;
+            out.flush().map_err(|error| target.failed(&error))?;
+            drop(out);
+            if count.is_ok() {
+                target.complete()?;
+            }
             count
         }
         None => {

@@ -1,5 +1,7 @@
-//! Command `doctor`: examines the machine, the data folder and the server, with advice for each finding.
+//! Command `doctor`: examines the machine, the data folder and the server, or a mail domain, with advice for each
+//! finding.
 
+mod domain; // checks of a mail domain
 mod folder; // checks of the data folder: space, inodes, fsync, integrity
 
 use std::{
@@ -31,6 +33,8 @@ pub struct Args {
     /// Skip the probe of the channels
     #[arg(long)]
     no_probe: bool,
+    #[command(flatten)]
+    domain: domain::DomainArgs,
 }
 
 /// Severity of a finding.
@@ -82,6 +86,9 @@ impl Args {
         configuration: &ConfigurationArgs,
         connection: &ConnectionArgs,
     ) -> Outcome {
+        if self.domain.domain().is_some() {
+            return self.domain.run(terminal, self.json, configuration, connection).await;
+        }
         let mut findings = Vec::new();
         match configuration::load(configuration, &[]) {
             Ok(layered) => {

@@ -171,14 +171,16 @@ async fn opened(file: &Path, signal: impl Future<Output = &'static str>) -> Outc
 ///
 /// Devices, pipes and paths below `/dev` and `/proc` are written directly. An existing file is written in place if its
 /// folder permits no new file, or the process cannot keep its owner. Both are incomplete after a failure.
-struct OutputFile {
+pub(super) struct OutputFile {
     file: File,
     temporary: Option<TempPath>,
     target: PathBuf,
 }
 
 impl OutputFile {
-    async fn create(target: &Path) -> Outcome<OutputFile> {
+    /// # Errors
+    /// The file cannot be made, or its folder does not exist.
+    pub(super) async fn create(target: &Path) -> Outcome<OutputFile> {
         let failed = |error: io::Error| Failure::file("write", target, &error);
         let target = resolved(target).map_err(failed)?;
         let found = target.metadata().ok();
@@ -190,6 +192,12 @@ impl OutputFile {
             let open = move || OpenOptions::new().write(true).append(is_file).open(path);
             let opened = tokio::task::spawn_blocking(open).await.unwrap_or_else(|error| Err(io::Error::other(error)));
             return Ok(OutputFile { file: opened.map_err(failed)?, temporary: None, target });
+        }
+        let folder = folder_of(&target);
+        if !folder.exists() {
+            let (target, folder) = (target.display(), folder.display());
+            let missing = format!("cannot write {target}: the folder {folder} does not exist");
+            return Err(Failure::failed(missing).detail(format!("create it: mkdir -p {folder}")));
         }
         let found = found.filter(Metadata::is_file);
         let (file, temporary) = match Self::temporary(&target, found.as_ref()) {
@@ -206,7 +214,9 @@ impl OutputFile {
             .suffix(".partial")
             // As for any new file: the process decides by its mask who may read it.
             .permissions(found.map_or(Permissions::from_mode(0o666), Metadata::permissions))
-            .tempfile_in(folder_of(target))?;
+            .tempfile_in(folder_of(target))
+            // Its text names the temporary file.
+            .map_err(|error| io::Error::from(error.kind()))?;
         if let Some(found) = found {
             let new = made.as_file().metadata()?;
             if (new.uid(), new.gid()) != (found.uid(), found.gid()) {
@@ -222,15 +232,15 @@ impl OutputFile {
         Ok((OpenOptions::new().write(true).truncate(true).open(target)?, None))
     }
 
-    fn writer(&self) -> Outcome<File> {
+    pub(super) fn writer(&self) -> Outcome<File> {
         self.file.try_clone().map_err(|error| self.failed(&error))
     }
 
-    fn failed(&self, error: &io::Error) -> Failure {
+    pub(super) fn failed(&self, error: &io::Error) -> Failure {
         Failure::file("write", &self.target, error)
     }
 
-    fn complete(mut self) -> Outcome {
+    pub(super) fn complete(mut self) -> Outcome {
         let Some(temporary) = self.temporary.take() else { return Ok(()) };
         let renamed = self.file.sync_all().and_then(|()| temporary.persist(&self.target).map_err(|error| error.error));
         let synced = renamed.and_then(|()| folder::sync(folder_of(&self.target)));
@@ -326,8 +336,8 @@ mod tests {
     /// An export whose file could not be renamed left the partial file.
     #[tokio::test]
     async fn a_failed_export_leaves_no_file() {
-        let server =
-            FakeServer::start(vec![(200, json!("{}\n")), (200, json!({"definition": "application: a\n"}))]).await;
+        let definition = json!({"definition": "application: a\n"});
+        let server = FakeServer::start(vec![(200, json!("{}\n")), (200, definition.clone()), (200, definition)]).await;
         let (terminal, _) = Terminal::captured();
         let folder = tempfile::tempdir().expect("a folder");
         // A file cannot replace a folder.
@@ -341,6 +351,12 @@ mod tests {
             let left: Vec<_> = std::fs::read_dir(folder.path()).expect("a folder").collect();
             assert_eq!(left.len(), 1, "{left:?}");
         }
+        let lost = folder.path().join("lost/out.yaml");
+        let args = ["export", "definition", "a", "-o", lost.to_str().expect("a path")];
+        let args = <TestCli as clap::Parser>::parse_from(args).args;
+        let failure = args.run(&terminal, &server.client()).await.expect_err("it has no folder");
+        assert!(failure.message.ends_with("lost does not exist"), "{failure}");
+        assert!(failure.details[0].starts_with("create it: mkdir -p "), "{failure}");
     }
 
     #[tokio::test]

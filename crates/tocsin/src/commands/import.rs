@@ -44,6 +44,9 @@ enum Action {
         /// Subscription class of lines that do not name one
         #[arg(long)]
         class: Option<String>,
+        /// Make no lifecycle events, so that no welcome is sent
+        #[arg(long)]
+        no_events: bool,
     },
     /// Import suppressions; existing ones are replaced
     Suppressions {
@@ -98,10 +101,13 @@ impl Args {
         let (path, input) = match self.what {
             Action::Subscribers { input } => ("/v1/import/subscribers".to_owned(), input),
             Action::Suppressions { input } => ("/v1/import/suppressions".to_owned(), input),
-            Action::Subscriptions { input, application, class } => {
+            Action::Subscriptions { input, application, class, no_events } => {
                 let named = [("application", &application), ("class", &class)];
-                let query: Vec<(&str, &str)> =
+                let mut query: Vec<(&str, &str)> =
                     named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
+                if no_events {
+                    query.push(("quiet", "true"));
+                }
                 (with_query("/v1/import/subscriptions", &query), input)
             }
         };
@@ -306,11 +312,11 @@ mod tests {
         )
         .await;
         check(
-            &["subscriptions", "--application", "quakes", "--class", "nearby"],
+            &["subscriptions", "--application", "quakes", "--class", "nearby", "--no-events"],
             vec![(200, json!("{\"lines\":1,\"stored\":1,\"failed\":0}\n"))],
             expect![[r#"
             1 line: 1 stored, 0 refused
-            POST /v1/import/subscriptions?application=quakes&class=nearby [text/csv] id,locale
+            POST /v1/import/subscriptions?application=quakes&class=nearby&quiet=true [text/csv] id,locale
             alice,de"#]],
         )
         .await;

@@ -20,6 +20,21 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Print all data about a person as JSON
+    Export {
+        /// Subscriber
+        #[arg(value_name = "SUBSCRIBER")]
+        id: String,
+    },
+    /// Erase a person from the records and the inbox
+    Erase {
+        /// Subscriber
+        #[arg(value_name = "SUBSCRIBER")]
+        id: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
     /// List subscribers
     List {
         /// Only ids that begin with this text
@@ -299,6 +314,15 @@ impl Args {
             Action::Remove { id } => {
                 client.send(client.request(Method::DELETE, &path_of(&id))).await?;
                 Ok(terminal.line(format_args!("subscriber {} removed", printable(&id)))?)
+            }
+            Action::Export { id } => Ok(terminal.json(&client.get(&format!("{}/export", path_of(&id)), &[]).await?)?),
+            Action::Erase { id, yes } => {
+                let question = format!("erase the subscriber {}? This cannot be undone", printable(&id));
+                if !yes && !terminal.confirm(&question)? {
+                    return Err(Failure::usage("the erasure is not confirmed; repeat the command with --yes"));
+                }
+                client.post(&format!("{}/erase", path_of(&id)), &json!({})).await?;
+                Ok(terminal.line(format_args!("subscriber {} erased", printable(&id)))?)
             }
             Action::Devices { what } => what.run(terminal, client).await,
             Action::VerificationToken { subscriber, device, expires_in } => {

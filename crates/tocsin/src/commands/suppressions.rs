@@ -120,6 +120,12 @@ struct Target {
     /// Protocol of the address
     #[arg(long, default_value = "smtp")]
     protocol: String,
+    /// Application whose channel was answered with STOP; with --channel and an address
+    #[arg(long, requires_all = ["channel", "address"], conflicts_with = "subscriber")]
+    application: Option<String>,
+    /// Channel that was answered with STOP
+    #[arg(long, requires = "application")]
+    channel: Option<String>,
     /// Subscriber of the device, instead of an address
     #[arg(long, requires = "device", conflicts_with = "address")]
     subscriber: Option<String>,
@@ -131,6 +137,11 @@ struct Target {
 impl Target {
     /// Path of the suppression, and its display name.
     fn path(&self) -> Outcome<(String, String)> {
+        if let (Some(address), Some(application), Some(channel)) = (&self.address, &self.application, &self.channel) {
+            let [application, channel, number] = [application, channel, address].map(|text| segment(text));
+            let path = format!("/v1/suppressions/channels/{application}/{channel}/{number}");
+            return Ok((path, printable(address).into_owned()));
+        }
         match (&self.address, &self.subscriber, &self.device) {
             (Some(address), None, None) => Ok((
                 format!("/v1/suppressions/addresses/{}/{}", segment(&self.protocol), segment(address)),
@@ -147,7 +158,13 @@ impl Target {
     fn named(&self) -> Map<String, Value> {
         let mut named = Map::new();
         if let Some(address) = &self.address {
-            named.insert("protocol".into(), self.protocol.as_str().into());
+            match (&self.application, &self.channel) {
+                (Some(application), Some(channel)) => {
+                    named.insert("application".into(), application.as_str().into());
+                    named.insert("channel".into(), channel.as_str().into());
+                }
+                _ => drop(named.insert("protocol".into(), self.protocol.as_str().into())),
+            }
             named.insert("address".into(), address.as_str().into());
         }
         if let (Some(subscriber), Some(device)) = (&self.subscriber, &self.device) {
@@ -245,6 +262,9 @@ fn text(value: &Value) -> String {
 
 fn row(item: &Value) -> Vec<String> {
     let (protocol, whose) = match item["subscriber"].as_str() {
+        None if item["channel"].is_string() => {
+            (format!("{}/{}", text(&item["application"]), text(&item["channel"])), text(&item["address"]))
+        }
         Some(subscriber) => ("device".to_owned(), format!("{} of {}", text(&item["device"]), printable(subscriber))),
         None => (text(&item["protocol"]), text(&item["address"])),
     };

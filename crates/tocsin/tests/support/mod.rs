@@ -5,6 +5,7 @@
 pub mod hooks;
 pub mod ldap;
 pub mod mails;
+pub mod postfix;
 pub mod push;
 
 use std::{
