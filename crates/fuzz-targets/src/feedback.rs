@@ -2,9 +2,23 @@
 
 use std::time::Duration;
 
+use base64::{Engine, prelude::BASE64_STANDARD};
+use ring::hmac;
 use tocsin_feedback::{
     Feedback, Limits, parse,
-    provider::{Credential, Request, brevo::Brevo, mailgun::Mailgun, postmark::Postmark, ses},
+    provider::{
+        Credential, ProviderError, Request,
+        brevo::Brevo,
+        mailgun::Mailgun,
+        messagebird::MessageBird,
+        postmark::Postmark,
+        ses,
+        sinch::Sinch,
+        sms::{Callback, Keywords, SmsEvent},
+        standard_webhooks::StandardWebhooks,
+        twilio::Twilio,
+        vonage::Vonage,
+    },
     return_address::{Position, ReturnAddresses},
 };
 use tocsin_model::time::Timestamp;
@@ -43,6 +57,63 @@ pub(crate) fn feedback(input: &[u8]) {
     ];
     for event in payloads.iter().flatten().flat_map(|payload| payload.events()) {
         check(event.feedback(), &limits);
+    }
+    callbacks(input, now, window, &limits);
+}
+
+/// A callback of an SMS service: unsigned it is refused, signed its texts stay within their limits.
+fn callbacks(input: &[u8], now: Timestamp, window: Duration, limits: &Limits) {
+    let text = String::from_utf8_lossy(input);
+    let authorization = format!("Bearer {}", text.trim());
+    let headers = [
+        ("authorization", authorization.as_str()),
+        ("x-twilio-signature", text.trim()),
+        ("messagebird-signature-jwt", text.trim()),
+        ("x-sinch-webhook-signature", text.trim()),
+        ("x-sinch-webhook-signature-nonce", "n"),
+        ("x-sinch-webhook-signature-timestamp", "1796119206"),
+        ("webhook-id", "n"),
+        ("webhook-timestamp", "1796119206"),
+        ("webhook-signature", text.trim()),
+    ];
+    let url = format!("https://t.example/?{text}");
+    let callback = Callback { url: &url, request: Request { headers: &headers, body: input } };
+    let secret = [7; 24];
+    let standard = StandardWebhooks::new(&format!("whsec_{}", BASE64_STANDARD.encode(secret)), window);
+    let standard = standard.expect("a secret");
+    let sinch = Sinch::new("key", window);
+    let forged = [
+        Twilio::new("key").verify(&callback, limits),
+        Vonage::new("key", window).verify(&callback, now, limits),
+        MessageBird::new("key", window).verify(&callback, now, limits),
+        sinch.verify(&callback, now, limits),
+        standard.verify(&callback, now, limits),
+    ];
+    assert!(forged.iter().all(Result::is_err), "a callback was forged");
+    let signature = |secret: &[u8], signed: &[u8]| {
+        BASE64_STANDARD.encode(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), signed))
+    };
+    let at = b"1796119206".as_slice();
+    let of_sinch = signature(b"key", &[input, b".n.", at].concat());
+    let of_standard = format!("v1,{}", signature(&secret, &[b"n.", at, b".", input].concat()));
+    let headers = headers.map(|(name, value)| match name {
+        "x-sinch-webhook-signature" => (name, of_sinch.as_str()),
+        "webhook-signature" => (name, of_standard.as_str()),
+        _ => (name, value),
+    });
+    let callback = Callback { url: &url, request: Request { headers: &headers, body: input } };
+    let keywords = Keywords { stop: vec!["STOP".into()], start: vec!["START".into()], help: vec!["HELP".into()] };
+    for verified in [sinch.verify(&callback, now, limits), standard.verify(&callback, now, limits)] {
+        assert_ne!(verified, Err(ProviderError::Signature), "a signature was not recognized");
+        let texts = match verified.map(|verified| verified.event) {
+            Ok(SmsEvent::Reply(reply)) => {
+                let _ = keywords.find(reply.text());
+                vec![reply.from().len(), reply.to().len(), reply.text().len(), reply.id().len()]
+            }
+            Ok(SmsEvent::Receipt(receipt)) => vec![receipt.recipient().len(), receipt.diagnostic().len()],
+            Ok(SmsEvent::Progress) | Err(_) => Vec::new(),
+        };
+        assert!(texts.iter().all(|bytes| *bytes <= limits.diagnostic_bytes_max), "{texts:?} bytes");
     }
 }
 

@@ -105,5 +105,6 @@ pub(crate) fn cursors(input: &[u8]) {
         assert_eq!(token_signer.token(subscription), text, "a token has one spelling");
     }
     assert!(token_signer.verify_inbox_pass(text).is_none(), "an inbox pass was forged: {text:?}");
-    assert!(token_signer.verify_return_address(text).is_none(), "a return address was forged: {text:?}");
+    let now = Timestamp::from_millis(1_796_119_206_000);
+    assert!(token_signer.verify_reference(text, now).is_err(), "a reference was forged: {text:?}");
 }

@@ -6,6 +6,7 @@
 
 mod expressions; // CEL, JMESPath, event patterns
 mod feedback; // mails that came back, return addresses, webhooks of providers
+mod dns; // records of mail domains
 mod files; // CSV, JSON, XML, feeds, LDIF, mail
 mod http; // bodies, CloudEvents, header fields, SCIM, cursors and tokens
 mod ldap; // messages, filters, distinguished names
@@ -44,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ldap_message", run: ldap::message },
     Target { name: "ldif", run: files::ldif },
     Target { name: "mail", run: files::mail },
+    Target { name: "mail_domain", run: dns::mail_domain },
     Target { name: "mailbox", run: texts::mailbox },
     Target { name: "schedule", run: texts::schedule },
     Target { name: "scim", run: http::scim },

@@ -20,6 +20,10 @@ pub enum Peer {
     ApacheDirectory,
     /// The LDAP client of Python, with its tests.
     Bonsai,
+    /// Chromium with axe-core and puppeteer-core, for `node`.
+    Browser,
+    /// The browser Chromium.
+    Chromium,
     /// Sender of mails by SMTP.
     Curl,
     /// The DKIM verifier of Python.
@@ -78,6 +82,8 @@ impl Peer {
         match self {
             Peer::ApacheDirectory => "Java with its LDAP libraries",
             Peer::Bonsai => "bonsai",
+            Peer::Browser => "axe-core",
+            Peer::Chromium => "chromium",
             Peer::Curl => "curl",
             Peer::Dkim => "dkimverify",
             Peer::Git => "git",
@@ -127,6 +133,10 @@ impl Peer {
         match self {
             Peer::ApacheDirectory => program("java").and(library("directory", "java/pom.xml")),
             Peer::Bonsai => python("directory", "bonsai").filter(|folder| folder.join("bonsai-1.5.5").is_dir()),
+            Peer::Browser => {
+                program("node").and(program("chromium")).and(library("browser", "node_modules/axe-core/axe.min.js"))
+            }
+            Peer::Chromium => program("chromium"),
             Peer::Curl => program("curl"),
             Peer::Dkim => program("python3").and(program("dkimverify")),
             Peer::Git => program("git"),
