@@ -16,10 +16,7 @@ use super::{
     statement::with_parameters,
     value::SqlValue,
 };
-use crate::{
-    items::Cell,
-    source::{Context, SourceError},
-};
+use crate::{items::Cell, source::SourceError};
 
 /// Longest row. A longer one ends its query; cells between [`CELL_BYTES_MAX`] and this are rejected individually.
 const ROW_BYTES_MAX: i32 = 64 << 20;
@@ -31,8 +28,7 @@ pub(super) struct Sqlite {
 }
 
 impl Sqlite {
-    pub fn open(path: &str, timeout: Duration, context: &Context) -> Result<Sqlite, SourceError> {
-        check_path(path, context).map_err(SourceError::of)?;
+    pub fn open(path: &str, timeout: Duration) -> Result<Sqlite, SourceError> {
         let path = Path::new(path);
         let flags =
             OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
@@ -63,12 +59,6 @@ impl Sqlite {
         });
         working.await.map_err(|error| SourceError::new("asking broke", error))?
     }
-}
-
-/// Checks whether a file may be used. The error is the reason.
-pub(super) fn check_path(path: &str, context: &Context) -> Result<(), String> {
-    let folder = Path::new(path).parent().unwrap_or(Path::new("/"));
-    context.folders.resolve_allowed(folder, &context.data_folder).map(|_| ())
 }
 
 /// Statements may only read and write tables: no other files, settings or code.

@@ -25,7 +25,8 @@ fn pieces(statement: &str) -> Vec<&str> {
             b'"' => end("\""),
             b'`' => end("`"),
             b'-' if rest.starts_with("--") => end("\n"),
-            b'/' if rest.starts_with("/*") => end("*/"),
+            b'/' if rest.starts_with("/*") => rest[2..].find("*/").map_or(rest.len(), |found| found + 4),
+            b'$' => dollar_quoted(rest).unwrap_or(1),
             // A PostgreSQL cast, to a type of this name.
             b':' if rest.starts_with("::") => 2,
             b':' if rest.starts_with(PARAMETER) => {
@@ -42,6 +43,14 @@ fn pieces(statement: &str) -> Vec<&str> {
     pieces.push(&statement[from..]);
     // Databases differ in the escaping of quotes, so if there is no other parameter, quoted ones count.
     if pieces.len() < 2 { statement.split(PARAMETER).collect() } else { pieces }
+}
+
+/// The length of the dollar-quoted text of PostgreSQL that `text` begins with: `$$…$$`, `$tag$…$tag$`.
+fn dollar_quoted(text: &str) -> Option<usize> {
+    let tag = text[1..].find(|c: char| !c.is_alphanumeric() && c != '_')? + 1;
+    let delimiter = text.get(..=tag).filter(|delimiter| delimiter.ends_with('$'))?;
+    let end = text[delimiter.len()..].find(delimiter)?;
+    Some(end + 2 * delimiter.len())
 }
 
 /// Replaces each parameter by the placeholder of a database; returns their number.
@@ -69,6 +78,11 @@ mod tests {
         let statement = "SELECT ':mark', \":mark\", é::mark, :marker -- :mark\n FROM y /* :mark */ WHERE id>:mark";
         let expected = "SELECT ':mark', \":mark\", é::mark, :marker -- :mark\n FROM y /* :mark */ WHERE id>$1";
         assert_eq!(with_parameters(statement, |_| "$1".into()), (expected.into(), 1));
+        for kept in ["$$ :mark $$", "$a$ :mark $$ :mark $a$", "/*/ :mark */"] {
+            let statement = format!("SELECT {kept} WHERE id > :mark AND price > $1");
+            let expected = format!("SELECT {kept} WHERE id > ? AND price > $1");
+            assert_eq!(with_parameters(&statement, |_| "?".into()), (expected, 1), "{kept}");
+        }
         assert_eq!(with_parameters(r"WHERE x = '\'' AND id > :mark", |_| "?".into()).1, 1);
     }
 }
