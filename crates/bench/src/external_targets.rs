@@ -75,6 +75,7 @@ impl TargetKind {
                 "case.broadcast.10",
                 "case.broadcast.1k",
                 "case.broadcast.100k",
+                "case.broadcast.sent",
             ],
             TargetKind::Posts => &["deliver.http"],
             TargetKind::Application => &["exchange.roundtrip", "exchange.tracking1", "exchange.tracking4"],

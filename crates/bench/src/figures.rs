@@ -133,6 +133,7 @@ const SINGLE: &[Bench] = &[
     case_broadcast::TEN,
     case_broadcast::THOUSAND,
     case_broadcast::HUNDRED_THOUSAND,
+    case_broadcast::SENT,
     case_broadcast::BENCH,
     directory::BASE,
     directory::EQUALITY,

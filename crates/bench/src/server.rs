@@ -165,6 +165,15 @@ impl Server {
         Ok(())
     }
 
+    /// Sends a broadcast.
+    ///
+    /// # Errors
+    /// If the server refuses it.
+    pub async fn send_broadcast(&self, draft: &Value) -> Outcome {
+        self.client.post("/v1/broadcasts", draft).await?;
+        Ok(())
+    }
+
     /// Number of delivered notifications since the folder was created.
     ///
     /// # Errors

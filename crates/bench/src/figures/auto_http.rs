@@ -96,6 +96,7 @@ fn open(per_destination: u32, pace: Pace) -> Outcome<Box<dyn OpenChannel>> {
         files: Default::default(),
         application: "bench".to_owned(),
         feeds: None,
+        provider_days: None,
         public_url: None,
         token_signer: Arc::new(TokenSigner::new(&[7; 32])),
     };
@@ -120,6 +121,7 @@ fn message() -> Outcome<Arc<Message>> {
         priority: Default::default(),
         expires_at: None,
         place: None,
+        withdrawal: None,
     }))
 }
 
@@ -131,6 +133,8 @@ fn outgoing(message: &Arc<Message>, number: u32, key: u64, address: &str) -> Out
         ticket: Ticket { key, ordinal: number },
         message: message.clone(),
         unsubscribe: None,
+        subscription: None,
+        recall: None,
         others: Vec::new(),
     }
 }

@@ -1,5 +1,5 @@
-//! Figures `case.broadcast*`: one event, ten to a million subscribers, each with a filter that is evaluated, delivered
-//! by mail.
+//! Figures `case.broadcast*`: one event or one broadcast, ten to a million subscribers, each with a filter that is
+//! evaluated, delivered by mail.
 
 use std::{io::Write, time::Instant};
 
@@ -23,29 +23,46 @@ pub const BENCH: Bench = Bench {
     name: "case.broadcast",
     about: "mails/s of a broadcast to 1,000,000 people with filters, into smtp-sink; peer: smtp-source",
     by_default: true,
-    run: |context| -> Measuring<'_> { Box::pin(run(context, context.size(1_000_000, 4_000), 1)) },
+    run: |context| -> Measuring<'_> { Box::pin(run(context, context.size(1_000_000, 4_000), 1, By::Event)) },
 };
 /// Consecutive broadcasts to 10 subscribers.
 pub const TEN: Bench = Bench {
     name: "case.broadcast.10",
     about: "mails/s of 1,000 broadcasts to 10 people with filters, into smtp-sink; peer: smtp-source",
     by_default: false,
-    run: |context| -> Measuring<'_> { Box::pin(run(context, 10, context.size(1_000, 20))) },
+    run: |context| -> Measuring<'_> { Box::pin(run(context, 10, context.size(1_000, 20), By::Event)) },
 };
 /// Consecutive broadcasts to 1,000 subscribers.
 pub const THOUSAND: Bench = Bench {
     name: "case.broadcast.1k",
     about: "mails/s of 50 broadcasts to 1,000 people with filters, into smtp-sink; peer: smtp-source",
     by_default: false,
-    run: |context| -> Measuring<'_> { Box::pin(run(context, 1_000, context.size(50, 2))) },
+    run: |context| -> Measuring<'_> { Box::pin(run(context, 1_000, context.size(50, 2), By::Event)) },
 };
 /// Broadcast to 100,000 subscribers.
 pub const HUNDRED_THOUSAND: Bench = Bench {
     name: "case.broadcast.100k",
     about: "mails/s of a broadcast to 100,000 people with filters, into smtp-sink; peer: smtp-source",
     by_default: false,
-    run: |context| -> Measuring<'_> { Box::pin(run(context, context.size(100_000, 2_000), 1)) },
+    run: |context| -> Measuring<'_> { Box::pin(run(context, context.size(100_000, 2_000), 1, By::Event)) },
 };
+
+/// A broadcast of a person to 1,000,000 subscribers.
+pub const SENT: Bench = Bench {
+    name: "case.broadcast.sent",
+    about: "mails/s of a broadcast that a person sends to 1,000,000 people with filters; peer: smtp-source",
+    by_default: false,
+    run: |context| -> Measuring<'_> { Box::pin(run(context, context.size(1_000_000, 4_000), 1, By::Person)) },
+};
+
+/// Origin of the message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// An event that a rule matches.
+    Event,
+    /// A request of `/v1/broadcasts`.
+    Person,
+}
 
 const DEFINITION: &str = r#"
 application: broadcast
@@ -62,7 +79,7 @@ const SESSIONS: u32 = 10;
 
 /// Measures broadcasts to `people` subscribers. Each is posted after the response to the previous one, delivered or
 /// not.
-async fn run(context: &Context, people: u64, broadcasts: u64) -> Outcome<Figure> {
+async fn run(context: &Context, people: u64, broadcasts: u64, by: By) -> Outcome<Figure> {
     let end = MailTarget::ready(context).await?;
     let folder = context.folder()?;
     let mut server = Server::start(context, folder.path()).await?;
@@ -101,7 +118,15 @@ async fn run(context: &Context, people: u64, broadcasts: u64) -> Outcome<Figure>
         for broadcast in 0..broadcasts {
             // The area makes other filters match; every filter accepts each event.
             let event = json!({"severity": 9.5, "area": format!("a{}", (turn as u64 + broadcast) % 10), "text": text});
-            server.publish("broadcast", "alert", &event).await?;
+            match by {
+                By::Event => server.publish("broadcast", "alert", &event).await?,
+                By::Person => {
+                    let draft = json!({
+                        "application": "broadcast", "event_class": "alert", "data": event, "class": "item",
+                    });
+                    server.send_broadcast(&draft).await?;
+                }
+            }
         }
         answers.push(begun.elapsed().as_secs_f64() * 1e3 / broadcasts as f64);
         delivered += mails;

@@ -117,6 +117,7 @@ fn renderer() -> Outcome<impl FnMut() -> Outcome<Content>> {
             subscription: (&subscription_fields, &[Value::Number(500.0)]),
             device: DeviceScope { name: "mail", channel: "records", address: "somebody@example.org" },
             digest: None,
+            links: Default::default(),
         };
         formatter
             .format(None, "records", &scope)

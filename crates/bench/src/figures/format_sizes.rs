@@ -170,6 +170,7 @@ channels: {{records: {{protocol: file}}}}
             fields: &row,
             event: &event,
             digest: None,
+            links: Default::default(),
             subscriber: &subscriber,
             profile: &profile,
             subscription: (&tocsin_model::field::Fields::default(), &[]),
