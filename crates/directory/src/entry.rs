@@ -399,6 +399,7 @@ pub(crate) fn state_word(state: DeviceState) -> &'static str {
         DeviceState::Disabled => "disabled",
         DeviceState::Bounced => "bounced",
         DeviceState::Failed => "failed",
+        DeviceState::Pending => "pending",
     }
 }
 

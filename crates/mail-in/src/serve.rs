@@ -88,7 +88,14 @@ impl Server {
     /// # Errors
     /// The address is in use, or does not belong to this machine.
     pub async fn start(address: SocketAddr, setting: ServerSettings) -> io::Result<Server> {
-        let listener = TcpListener::bind(address).await?;
+        Server::serve(TcpListener::bind(address).await?, setting)
+    }
+
+    /// Starts at a bound address.
+    ///
+    /// # Errors
+    /// The socket has no address any more.
+    pub fn serve(listener: TcpListener, setting: ServerSettings) -> io::Result<Server> {
         let address = listener.local_addr()?;
         let stop = CancellationToken::new();
         let task = tokio::spawn(listen(listener, Arc::new(setting), stop.clone()));
