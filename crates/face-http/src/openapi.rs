@@ -121,7 +121,7 @@ fn name_failures(
     }
     // A new subscription of an unknown application is an invalid body.
     let is_creation = *method == Method::POST && path == "/v1/subscriptions";
-    if path == "/v1/sync/history" || FILTERED.contains(&path) && !is_creation {
+    if ["/v1/sync/history", "/v1/consent/key"].contains(&path) || FILTERED.contains(&path) && !is_creation {
         slugs.push("not-found");
     }
     match (method.as_str(), path) {

@@ -1,11 +1,11 @@
-"""What schemathesis does not know by itself: lines of JSON."""
+"""Media types that schemathesis does not know: lines of JSON, and mails."""
 
 import json
 
 import schemathesis
 
 
-@schemathesis.serializer("application/x-ndjson", "text/csv")
+@schemathesis.serializer("application/x-ndjson", "text/csv", "message/rfc822")
 def write_lines(_context, value):
     if isinstance(value, str):
         return value.encode()

@@ -9,9 +9,10 @@ use std::{
 
 use tocsin_test_peers::reserved_port;
 
-/// Services that a mail server needs; only the first listens.
+/// Services that a mail server needs. The first two listen; the second refuses the recipients of the setting `refusals`.
 const SERVICES: &str = "\
 127.0.0.1:PORT inet n - n - - smtpd
+127.0.0.1:REFUSING inet n - n - - smtpd -o smtpd_recipient_restrictions=$refusals
 cleanup unix n - n - 0 cleanup
 qmgr unix n - n 300 1 qmgr
 rewrite unix - - n - - trivial-rewrite
@@ -27,6 +28,7 @@ error unix - - n - - error
 retry unix - - n - - error
 discard unix - - n - - discard
 anvil unix - - n - 1 anvil
+scache unix - - n - 1 scache
 postlog unix-dgram n - n - 1 postlogd
 ";
 
@@ -37,7 +39,7 @@ pub struct Postfix {
 }
 
 impl Postfix {
-    /// Starts it. `settings`: further lines of `main.cf`.
+    /// Starts it. `settings`: further lines of `main.cf`, in which `REFUSING` is the port of the second server.
     pub fn start(settings: &str) -> Postfix {
         let own = fs::metadata("/proc/self").map(|own| std::os::unix::fs::MetadataExt::uid(&own));
         assert!(own.is_ok_and(|own| own == 0), "Postfix starts for root only: run this test as root");
@@ -50,7 +52,8 @@ impl Postfix {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("our own folder");
             chown(&path, Some(owner), None).expect("root may");
         }
-        let port = reserved_port();
+        let (port, refusing) = (reserved_port(), reserved_port().to_string());
+        let settings = settings.replace("REFUSING", &refusing);
         let main = format!(
             "compatibility_level = 3.6\nqueue_directory = {0}/queue\ndata_directory = {0}/data\nmail_owner = postfix\n\
              setgid_group = postdrop\nmyhostname = mta.example\nmydestination =\ninet_interfaces = 127.0.0.1\n\
@@ -60,7 +63,11 @@ impl Postfix {
             at.display()
         );
         fs::write(at.join("config/main.cf"), main).expect("a file");
-        fs::write(at.join("config/master.cf"), SERVICES.replace("PORT", &port.to_string())).expect("a file");
+        fs::write(
+            at.join("config/master.cf"),
+            SERVICES.replace("REFUSING", &refusing).replace("PORT", &port.to_string()),
+        )
+        .expect("a file");
         let postfix = Postfix { folder, port };
         let ran = postfix.command("start").stderr(Stdio::piped()).output().expect("postfix is installed");
         assert!(ran.status.success(), "postfix: {}\n{}", String::from_utf8_lossy(&ran.stderr), postfix.log());
