@@ -132,7 +132,7 @@ impl FromStr for SkipWay {
 /// Way by which a consent changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
+pub enum ConsentMethod {
     /// Request for a consent, by a form or the API.
     Api,
     /// Link in a message.
@@ -155,42 +155,42 @@ pub enum Way {
     Expiry,
 }
 
-impl Way {
+impl ConsentMethod {
     /// All ways.
-    pub const ALL: [Way; 10] = [
-        Way::Api,
-        Way::Link,
-        Way::Code,
-        Way::Encrypted,
-        Way::Import,
-        Way::Operator,
-        Way::Page,
-        Way::Mail,
-        Way::Sms,
-        Way::Expiry,
+    pub const ALL: [ConsentMethod; 10] = [
+        ConsentMethod::Api,
+        ConsentMethod::Link,
+        ConsentMethod::Code,
+        ConsentMethod::Encrypted,
+        ConsentMethod::Import,
+        ConsentMethod::Operator,
+        ConsentMethod::Page,
+        ConsentMethod::Mail,
+        ConsentMethod::Sms,
+        ConsentMethod::Expiry,
     ];
 
     /// Its name in tables, metrics and answers.
     pub fn word(self) -> &'static str {
         match self {
-            Way::Api => "api",
-            Way::Link => "link",
-            Way::Code => "code",
-            Way::Encrypted => "encrypted",
-            Way::Import => "import",
-            Way::Operator => "operator",
-            Way::Page => "page",
-            Way::Mail => "mail",
-            Way::Sms => "sms",
-            Way::Expiry => "expiry",
+            ConsentMethod::Api => "api",
+            ConsentMethod::Link => "link",
+            ConsentMethod::Code => "code",
+            ConsentMethod::Encrypted => "encrypted",
+            ConsentMethod::Import => "import",
+            ConsentMethod::Operator => "operator",
+            ConsentMethod::Page => "page",
+            ConsentMethod::Mail => "mail",
+            ConsentMethod::Sms => "sms",
+            ConsentMethod::Expiry => "expiry",
         }
     }
 }
 
-impl FromStr for Way {
+impl FromStr for ConsentMethod {
     type Err = ();
     fn from_str(text: &str) -> Result<Self, ()> {
-        Way::ALL.into_iter().find(|way| way.word() == text).ok_or(())
+        ConsentMethod::ALL.into_iter().find(|way| way.word() == text).ok_or(())
     }
 }
 
@@ -253,7 +253,7 @@ impl fmt::Display for ConsentAct {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
     /// Way of the change.
-    pub way: Way,
+    pub way: ConsentMethod,
     /// Acting party: `subscriber`, or the id of the API key.
     pub by: String,
     /// Channel and address that the change is about, if known.
@@ -272,7 +272,7 @@ pub struct Evidence {
 
 impl Evidence {
     /// Evidence with way and acting party only.
-    pub fn new(way: Way, by: impl Into<String>) -> Evidence {
+    pub fn new(way: ConsentMethod, by: impl Into<String>) -> Evidence {
         let by = by.into();
         Evidence { way, by, address: None, text: None, version: None, remote: None, proof: None, at: None }
     }
@@ -307,7 +307,7 @@ pub struct EvidenceRecord {
     /// Time of the change, or of the imported consent.
     pub at: Timestamp,
     /// See [`Evidence::way`].
-    pub way: Way,
+    pub way: ConsentMethod,
     /// See [`Evidence::by`].
     pub by: String,
     /// Name of the channel.
@@ -593,7 +593,7 @@ mod tests {
     }
 
     fn request(repeats: bool) -> ConsentRequest {
-        ConsentRequest { policy: policy(), code: None, repeats, evidence: Evidence::new(Way::Api, "test") }
+        ConsentRequest { policy: policy(), code: None, repeats, evidence: Evidence::new(ConsentMethod::Api, "test") }
     }
 
     fn minutes(count: i64) -> Timestamp {
@@ -680,7 +680,7 @@ mod tests {
         for state in ConsentState::ALL {
             assert_eq!(state.word().parse(), Ok(state));
         }
-        for way in Way::ALL {
+        for way in ConsentMethod::ALL {
             assert_eq!(way.word().parse(), Ok(way));
         }
         for act in ConsentAct::ALL {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tocsin_delivery::{ConfirmLink, TokenSigner};
 use tocsin_model::{
-    consent::{Confirmation, ConsentPolicy, ConsentRequest, Evidence, InitialConsent, Proof, Requested, Way},
+    consent::{Confirmation, ConsentMethod, ConsentPolicy, ConsentRequest, Evidence, InitialConsent, Proof, Requested},
     id::{Name, SubscriptionId},
     subscriber::{Device, DeviceState},
     time::Timestamp,
@@ -41,7 +41,7 @@ fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-fn evidence(way: Way) -> Evidence {
+fn evidence(way: ConsentMethod) -> Evidence {
     Evidence::new(way, "subscriber")
 }
 
@@ -72,7 +72,7 @@ async fn request(scenario: &Scenario, now: Timestamp) -> Requested {
         terms: Default::default(),
     };
     let policy = ConsentPolicy::default();
-    let consent = ConsentRequest { policy, code: None, repeats: true, evidence: evidence(Way::Api) };
+    let consent = ConsentRequest { policy, code: None, repeats: true, evidence: evidence(ConsentMethod::Api) };
     let consent = InitialConsent::Requested(consent);
     let new = NewConsented { subscription, consent, keeps_confirmed: true, quiet: false };
     let written = scenario.records().put_consented(vec![new], now).await.expect("stored");
@@ -83,7 +83,7 @@ async fn request(scenario: &Scenario, now: Timestamp) -> Requested {
 
 async fn confirm(scenario: &Scenario, now: Timestamp) -> Confirmation {
     let proof = Proof::Link { request: 1 };
-    let (id, evidence) = (LINK.subscription, evidence(Way::Link));
+    let (id, evidence) = (LINK.subscription, evidence(ConsentMethod::Link));
     let confirm = ConfirmConsent { id, proof, attempts_max: 5, evidence, now };
     scenario.records().confirm_consent(confirm).await.expect("read")
 }
@@ -109,7 +109,7 @@ async fn only_the_confirmation_message_reaches_a_pending_subscription() {
     assert!(transcript.contains("ann@example.org") && transcript.contains("welcome"), "{transcript}");
     assert_eq!(transcript.matches(&code).count(), 2, "a confirmed subscription has no code: {transcript}");
     assert!(transcript.contains("issue 2 -> delivered"), "{transcript}");
-    scenario.records().withdraw_consent(LINK.subscription, evidence(Way::Page), later).await.expect("stored");
+    scenario.records().withdraw_consent(LINK.subscription, evidence(ConsentMethod::Page), later).await.expect("stored");
     let transcript = scenario.run_and_wait(r#"12:00 event issue {"number": 3}"#, day).await;
     assert!(!transcript.contains("issue 3"), "{transcript}");
 }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use tocsin_delivery::ConfirmLink;
 use tocsin_model::{
     consent::{
-        Confirmation, ConsentPolicy, ConsentRequest, ConsentState, Evidence, EvidenceAddress, Proof, Requested, Way,
-        cut,
+        Confirmation, ConsentMethod, ConsentPolicy, ConsentRequest, ConsentState, Evidence, EvidenceAddress, Proof,
+        Requested, cut,
     },
     id::{Name, SubscriptionId},
     pages::{ClassTexts, title_of},
@@ -120,7 +120,7 @@ impl Service {
             let message = format!("the class `{}` asks for no consent", found.class);
             ServiceError::invalid(Code::NotApplicable, "", message)
         })?;
-        let actor = ConsentActor::of(caller, Way::Api).at(remote);
+        let actor = ConsentActor::of(caller, ConsentMethod::Api).at(remote);
         let evidence = actor.evidence(self.address_of(&found).await?, Some(&policy));
         let request = ConsentRequest { policy, code: None, repeats: true, evidence };
         let now = self.clock.now();
@@ -167,7 +167,7 @@ impl Service {
     /// The records are unavailable.
     pub async fn confirm_by_link(&self, confirming: &Confirming, remote: Option<String>) -> Result<bool, ServiceError> {
         let ConfirmLink { subscription, request } = confirming.link;
-        let actor = ConsentActor::subscriber(Way::Link).at(remote);
+        let actor = ConsentActor::subscriber(ConsentMethod::Link).at(remote);
         let confirmation = self.confirm(subscription, Proof::Link { request }, &actor, None).await?;
         Ok(matches!(confirmation, Confirmation::Confirmed | Confirmation::AlreadyConfirmed))
     }
@@ -197,7 +197,7 @@ impl Service {
                     let problem = Problem::new(Code::ConsentRequired, "proof", "is required without a code");
                     return Err(problem.hint(hint).into());
                 };
-                let actor = ConsentActor::of(caller, Way::Operator).at(remote);
+                let actor = ConsentActor::of(caller, ConsentMethod::Operator).at(remote);
                 self.confirm(id, Proof::Operator, &actor, Some(cut(proof))).await?
             }
         };
@@ -219,7 +219,7 @@ impl Service {
         let (code, request) = (code.trim(), consent.request);
         let is_ours = tokens.is_code(ConfirmLink { subscription: id, request }, code);
         let is_given = consent.code.as_ref().is_some_and(|hash| tokens.has_code_hash(code, hash));
-        let actor = ConsentActor::subscriber(Way::Code).at(remote);
+        let actor = ConsentActor::subscriber(ConsentMethod::Code).at(remote);
         self.confirm(id, Proof::Code { request, right: is_ours || is_given }, &actor, None).await
     }
 
@@ -263,7 +263,7 @@ impl Service {
     ) -> Result<ConsentStatus, ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
         let found = self.find_subscription(id).await?;
-        let actor = ConsentActor::of(caller, Way::Operator).at(withdraw.remote);
+        let actor = ConsentActor::of(caller, ConsentMethod::Operator).at(withdraw.remote);
         let policy = self.policy_of(&found.application, &found.class);
         let evidence = Evidence {
             proof: withdraw.proof.map(cut),

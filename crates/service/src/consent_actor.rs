@@ -4,7 +4,8 @@ use serde::Deserialize;
 use tocsin_delivery::ConsentTokens;
 use tocsin_model::{
     consent::{
-        ConsentPolicy, ConsentRequest, ConsentState, Evidence, EvidenceAddress, InitialConsent, SkipWay, Way, cut,
+        ConsentMethod, ConsentPolicy, ConsentRequest, ConsentState, Evidence, EvidenceAddress, InitialConsent, SkipWay,
+        cut,
     },
     id::Name,
     lifecycle::{ChangeOrigin, ChangeWay},
@@ -42,14 +43,14 @@ pub struct ConsentDraft {
 #[derive(Debug, Clone)]
 pub(crate) struct ConsentActor {
     pub(crate) by: String,
-    pub(crate) way: Way,
+    pub(crate) way: ConsentMethod,
     may_record: bool,
     remote: Option<String>,
 }
 
 impl ConsentActor {
     /// The holder of a key.
-    pub(crate) fn of(caller: &Caller, way: Way) -> ConsentActor {
+    pub(crate) fn of(caller: &Caller, way: ConsentMethod) -> ConsentActor {
         let may_record = caller.needs(Scope::ConsentWrite).is_ok();
         ConsentActor { by: caller.key().to_owned(), way, may_record, remote: None }
     }
@@ -61,7 +62,7 @@ impl ConsentActor {
     }
 
     /// The subscriber.
-    pub(crate) fn subscriber(way: Way) -> ConsentActor {
+    pub(crate) fn subscriber(way: ConsentMethod) -> ConsentActor {
         ConsentActor { by: "subscriber".to_owned(), way, may_record: false, remote: None }
     }
 
@@ -92,7 +93,7 @@ impl ConsentActor {
             let (policy, repeats) = (policy.clone(), true);
             return Ok(InitialConsent::Requested(ConsentRequest { policy, code: None, repeats, evidence: own }));
         };
-        let way = if self.way == Way::Import { SkipWay::Import } else { SkipWay::Api };
+        let way = if self.way == ConsentMethod::Import { SkipWay::Import } else { SkipWay::Api };
         let needs = |path: &str, message: String| Problem::new(Code::ConsentRequired, path, message);
         if given.state.permits() {
             if !policy.skip.contains(&way) {

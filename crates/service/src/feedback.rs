@@ -11,7 +11,7 @@ use tocsin_feedback::{
     return_address::{DeviceTag, Target as ReturnTarget, VerifiedOrigin, VerifyError},
 };
 use tocsin_model::{
-    consent::Way,
+    consent::ConsentMethod,
     feedback::FeedbackEntry,
     id::{Name, NotificationBatchId, NotificationId, SubscriberId},
     subscriber::Device,
@@ -94,10 +94,12 @@ impl Service {
             let mut result = FeedbackResult { class, effect: Effect::UnknownTarget, target: None };
             if let Some(ReturnTarget::Subscription(id)) = item.evidence.target() {
                 result.effect = match class {
-                    Class::Unsubscribe => match self.end_subscriptions(&[id], Way::Mail, self.clock.now()).await? {
-                        ended if ended.is_empty() => Effect::Repeated,
-                        _ => Effect::Unsubscribed,
-                    },
+                    Class::Unsubscribe => {
+                        match self.end_subscriptions(&[id], ConsentMethod::Mail, self.clock.now()).await? {
+                            ended if ended.is_empty() => Effect::Repeated,
+                            _ => Effect::Unsubscribed,
+                        }
+                    }
                     _ => Effect::NotCounted,
                 };
                 self.pipeline.count_feedback(class, &item.origin, result.effect);

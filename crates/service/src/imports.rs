@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use tocsin_model::{
     charset::{self, Syntax, Utf8Decoder},
-    consent::Way,
+    consent::ConsentMethod,
     problem::{Code, Problem},
     time::Timestamp,
 };
@@ -116,7 +116,7 @@ impl Service {
             _ => None,
         };
         let lines = SubscriptionLines {
-            actor: Arc::new(ConsentActor::of(caller, Way::Import)),
+            actor: Arc::new(ConsentActor::of(caller, ConsentMethod::Import)),
             quiet,
             application: application.map(str::to_owned),
             class: class.map(str::to_owned),

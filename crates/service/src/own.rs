@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json};
 use tocsin_model::{
-    consent::Way,
+    consent::ConsentMethod,
     id::{Name, SubscriberId, SubscriptionId},
     mailbox::MailChannels,
     problem::{Code, Problem},
@@ -127,7 +127,7 @@ impl Service {
                 Problem::new(Code::LimitReached, "", message).param("limit", OWN_SUBSCRIPTIONS_MAX),
             ));
         }
-        self.make_subscription(draft, &ConsentActor::subscriber(Way::Page)).await.map(drop)
+        self.make_subscription(draft, &ConsentActor::subscriber(ConsentMethod::Page)).await.map(drop)
     }
 
     /// Sets fields of a subscription of the owner's application: `device`, `enabled`, `values` as a whole, `filter`,
@@ -151,7 +151,7 @@ impl Service {
             let line: SubscriptionLine<'_> = serde_json::from_str(&text).map_err(|error| json_error(&error))?;
             let mut draft = Draft::from(line);
             draft.enabled.get_or_insert(true);
-            let origin = ConsentActor::subscriber(Way::Page).origin();
+            let origin = ConsentActor::subscriber(ConsentMethod::Page).origin();
             match self.update_subscription(&present, draft, Precondition::Revision(present.revision), origin).await {
                 Err(ServiceError::Changed(_)) => turn.repeat(format_args!("the subscription `{id}`"))?,
                 updated => return updated.map(drop),
@@ -166,7 +166,7 @@ impl Service {
     pub async fn remove_own_subscription(&self, owner: &Owner, id: SubscriptionId) -> Result<(), ServiceError> {
         self.own_subscription(owner, id).await?;
         let removal = RemoveSubscription { id, expect: Precondition::Present, now: self.clock.now() };
-        let origin = ConsentActor::subscriber(Way::Page).origin();
+        let origin = ConsentActor::subscriber(ConsentMethod::Page).origin();
         Ok(self.subscription_store.remove_subscription_as(removal, origin).await?)
     }
 

@@ -9,7 +9,7 @@ use std::{
 use tocsin_delivery::{Sealed, redact};
 use tocsin_model::{
     application::{Application, NotificationClass},
-    consent::{ConsentState, Way},
+    consent::{ConsentMethod, ConsentState},
     delivery_policy::DigestWindow,
     hours::Hours,
     id::{Name, SubscriberNumber, SubscriptionId},
@@ -321,8 +321,8 @@ impl Service {
             change.subscriptions.iter().filter_map(differs).collect::<Vec<_>>()
         };
         let (on, off) = (chosen.clone()(true), chosen(false));
-        self.end_subscriptions(&off, Way::Page, now).await?;
-        self.enable_subscriptions(&on, Way::Page).await?;
+        self.end_subscriptions(&off, ConsentMethod::Page, now).await?;
+        self.enable_subscriptions(&on, ConsentMethod::Page).await?;
         self.page_changed(owner, "preferences");
         Ok(())
     }

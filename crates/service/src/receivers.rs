@@ -31,7 +31,7 @@ use tocsin_model::{
 
 pub use self::sns::Fetch;
 use self::{
-    seen_keys::{Seen, SeenKeys},
+    seen_keys::{ReservationError, SeenKeys},
     sns::Certificates,
 };
 use crate::{
@@ -249,8 +249,8 @@ impl Receivers {
         let kept = receiver.options.window() + std::time::Duration::from_secs(600);
         let reservation = match self.seen.reserve(&receiver.key(), key, kept, receiver.now) {
             Ok(reservation) => reservation,
-            Err(Seen::InProgress) => return Err(ReceiverError::InProgress),
-            Err(Seen::Accepted) => return Ok(Received { is_repeated: true, ..receiver.received() }),
+            Err(ReservationError::InProgress) => return Err(ReceiverError::InProgress),
+            Err(ReservationError::Accepted) => return Ok(Received { is_repeated: true, ..receiver.received() }),
         };
         let received = match verified {
             Verified::Mail(payload) => self.apply_mail(receiver, &payload).await?,

@@ -5,7 +5,7 @@ mod drafts; // drafts, as their creators write them
 mod lines; // lines of exports and imports
 
 use tocsin_model::{
-    consent::Way,
+    consent::ConsentMethod,
     id::{Name, SubscriptionId},
     lifecycle::ChangeOrigin,
     problem::{Code, Problem},
@@ -85,7 +85,7 @@ impl Service {
         caller.needs(Scope::SubscribersWrite)?;
         let named = draft.application.as_deref().and_then(|name| name.parse().ok());
         caller.check_application(named.as_ref())?;
-        self.make_subscription(draft, &ConsentActor::of(caller, Way::Api)).await
+        self.make_subscription(draft, &ConsentActor::of(caller, ConsentMethod::Api)).await
     }
 
     pub(crate) async fn make_subscription(
@@ -166,7 +166,7 @@ impl Service {
         caller.needs(Scope::SubscribersWrite)?;
         let present = self.find_subscription(id).await?;
         let expect = revision.map_or(Precondition::Present, Precondition::Revision);
-        let origin = ConsentActor::of(caller, Way::Api).origin();
+        let origin = ConsentActor::of(caller, ConsentMethod::Api).origin();
         self.subscription_stored(self.update_subscription(&present, draft, expect, origin).await?).await
     }
 
@@ -195,7 +195,7 @@ impl Service {
             let mut draft = Draft::from(line);
             // The stored state was merged, so an absent one was removed by the patch: it has its default again.
             draft.enabled.get_or_insert(true);
-            let origin = ConsentActor::of(caller, Way::Api).origin();
+            let origin = ConsentActor::of(caller, ConsentMethod::Api).origin();
             match self.update_subscription(&present, draft, Precondition::Revision(present.revision), origin).await {
                 Err(ServiceError::Changed(_)) if revision.is_none() => {
                     turn.repeat(format_args!("the subscription `{id}`"))?
@@ -218,7 +218,7 @@ impl Service {
         caller.needs(Scope::SubscribersWrite)?;
         let expect = revision.map_or(Precondition::Present, Precondition::Revision);
         let found = self.subscription_store.subscription(id).await?;
-        let origin = ConsentActor::of(caller, Way::Api).origin();
+        let origin = ConsentActor::of(caller, ConsentMethod::Api).origin();
         let removal = RemoveSubscription { id, expect, now: self.clock.now() };
         self.subscription_store.remove_subscription_as(removal, origin).await?;
         self.pipeline.recalls().recall_subscribers(found.map(|found| found.subscriber_number));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use tocsin_delivery::Sealed;
 use tocsin_model::{
-    consent::{ConsentState, Evidence, Way},
+    consent::{ConsentMethod, ConsentState, Evidence},
     delivery_policy::DigestWindow,
     id::{Name, SubscriberId, SubscriberNumber, SubscriptionId},
     pages::{ClassTexts, title_of},
@@ -162,7 +162,7 @@ impl Service {
     /// The records are unavailable, or take no change now.
     pub async fn unsubscribe(&self, leave: &Unsubscribing) -> Result<Option<String>, ServiceError> {
         let now = self.clock.now();
-        let ended = self.end_subscriptions(&[leave.id], Way::Link, now).await?;
+        let ended = self.end_subscriptions(&[leave.id], ConsentMethod::Link, now).await?;
         if !ended.is_empty() {
             return Ok(Some(self.seal_undo(leave, UnsubscribeAction::This, now)));
         }
@@ -189,7 +189,7 @@ impl Service {
             UnsubscribeAction::Application => {
                 let all = self.subscriptions_of(&found.subscriber, Some(&found.application)).await?;
                 let ids: Vec<SubscriptionId> = all.iter().map(|found| found.id).collect();
-                let ended = self.end_subscriptions(&ids, Way::Page, now).await?;
+                let ended = self.end_subscriptions(&ids, ConsentMethod::Page, now).await?;
                 !ended.is_empty()
             }
             UnsubscribeAction::OnlyCritical => {
@@ -230,11 +230,11 @@ impl Service {
         let Some((action, at)) = self.open_undo(leave, undo) else { return Ok(false) };
         let Some(found) = leave.subscription.clone() else { return Ok(false) };
         let changed = match action {
-            UnsubscribeAction::This => self.restore_subscriptions(&[leave.id], at, Way::Page).await? > 0,
+            UnsubscribeAction::This => self.restore_subscriptions(&[leave.id], at, ConsentMethod::Page).await? > 0,
             UnsubscribeAction::Application => {
                 let all = self.subscriptions_of(&found.subscriber, Some(&found.application)).await?;
                 let ids: Vec<SubscriptionId> = all.iter().map(|found| found.id).collect();
-                self.restore_subscriptions(&ids, at, Way::Page).await? > 0
+                self.restore_subscriptions(&ids, at, ConsentMethod::Page).await? > 0
             }
             UnsubscribeAction::OnlyCritical => {
                 self.change_preferences_of(&found, |preferences| {
@@ -285,7 +285,7 @@ impl Service {
     pub async fn end_subscriptions(
         &self,
         ids: &[SubscriptionId],
-        way: Way,
+        way: ConsentMethod,
         at: Timestamp,
     ) -> Result<Vec<SubscriptionId>, ServiceError> {
         let ended = self.switch_all(ids, Switch { enables: false, way, now: at, changed_at: None }).await?;
@@ -306,7 +306,7 @@ impl Service {
         &self,
         ids: &[SubscriptionId],
         ended_at: Timestamp,
-        way: Way,
+        way: ConsentMethod,
     ) -> Result<usize, ServiceError> {
         let now = self.clock.now();
         let switch = Switch { enables: true, way, now, changed_at: Some(ended_at) };
@@ -321,7 +321,11 @@ impl Service {
     ///
     /// # Errors
     /// The records are unavailable, or take no change now; some may be enabled.
-    pub(crate) async fn enable_subscriptions(&self, ids: &[SubscriptionId], way: Way) -> Result<usize, ServiceError> {
+    pub(crate) async fn enable_subscriptions(
+        &self,
+        ids: &[SubscriptionId],
+        way: ConsentMethod,
+    ) -> Result<usize, ServiceError> {
         let switch = Switch { enables: true, way, now: self.clock.now(), changed_at: None };
         let count = self.switch_all(ids, switch).await?.len();
         if count > 0 {
@@ -336,7 +340,7 @@ impl Service {
     async fn switch(&self, id: SubscriptionId, switch: &Switch) -> Result<bool, ServiceError> {
         let mut turn = self.turns.take(&id).await;
         let evidence =
-            || Evidence::new(switch.way, if switch.way == Way::Operator { "operator" } else { "subscriber" });
+            || Evidence::new(switch.way, if switch.way == ConsentMethod::Operator { "operator" } else { "subscriber" });
         loop {
             let Some(found) = self.subscription_store.subscription(id).await? else { return Ok(false) };
             let is_pending = found.consent == Some(ConsentState::Pending);
@@ -486,7 +490,7 @@ pub(crate) fn set_digest(
 /// A switch of subscriptions.
 struct Switch {
     enables: bool,
-    way: Way,
+    way: ConsentMethod,
     now: Timestamp,
     /// Only those that were last changed at this time.
     changed_at: Option<Timestamp>,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use tocsin_model::{
-    consent::{ConsentPolicy, ConsentRequest, Evidence, EvidenceAddress, InitialConsent, Proof, Way},
+    consent::{ConsentMethod, ConsentPolicy, ConsentRequest, Evidence, EvidenceAddress, InitialConsent, Proof},
     id::{Name, NotificationBatchId, NotificationId, SubscriberId},
     inbox::{InboxContent, NewItem, Wording},
     subscriber::{Device, DeviceState, Profile},
@@ -90,7 +90,7 @@ async fn live(records: &SqliteRecords) -> SubscriberId {
         remote: Some(NEEDLES[7].to_owned()),
         proof: Some(format!("call of {}", NEEDLES[1])),
         text: Some("I agree.".to_owned()),
-        ..Evidence::new(Way::Link, "subscriber")
+        ..Evidence::new(ConsentMethod::Link, "subscriber")
     };
     let request =
         ConsentRequest { policy: ConsentPolicy::default(), code: None, repeats: true, evidence: evidence.clone() };

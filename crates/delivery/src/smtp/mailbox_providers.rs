@@ -193,13 +193,13 @@ pub(super) fn resolver(name_server: Option<SocketAddr>) -> Result<Arc<dyn Exchan
 pub(super) struct ProviderDirectory {
     grouping: Grouping,
     lookup: Option<Arc<dyn ExchangerLookup>>,
-    found: Cache<Box<str>, Found>,
+    found: Cache<Box<str>, CachedProvider>,
     /// End of a time without lookups.
     down_until: Mutex<Option<Instant>>,
 }
 
 #[derive(Clone)]
-struct Found {
+struct CachedProvider {
     provider: Arc<str>,
     until: Instant,
 }
@@ -261,7 +261,7 @@ impl ProviderDirectory {
                 (before.unwrap_or_else(|| domain.into()), FAILURE_TTL)
             }
         };
-        self.found.insert(domain.into(), Found { provider, until: Instant::now() + ttl });
+        self.found.insert(domain.into(), CachedProvider { provider, until: Instant::now() + ttl });
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::value::RawValue;
 use tocsin_model::{
-    consent::{ADDRESS_SUBSCRIBER, Confirmation, ConsentRequest, ConsentState, InitialConsent, Way},
+    consent::{ADDRESS_SUBSCRIBER, Confirmation, ConsentMethod, ConsentRequest, ConsentState, InitialConsent},
     id::{Name, SubscriberId},
     mailbox,
     problem::{Code, Problem},
@@ -100,7 +100,7 @@ impl Service {
         if form.code.is_some() && !may_write {
             return Err(ServiceError::Forbidden(Scope::SubscribersWrite));
         }
-        let way = if form.encrypted.is_some() { Way::Encrypted } else { Way::Api };
+        let way = if form.encrypted.is_some() { ConsentMethod::Encrypted } else { ConsentMethod::Api };
         self.decrypt(&mut form).await?;
         let now = self.clock.now();
         let draft = |subscriber: &SubscriberId, device: Option<&Name>| Draft {
@@ -200,7 +200,7 @@ impl Service {
         if found.consent != Some(ConsentState::Pending) {
             return Ok(());
         }
-        let actor = ConsentActor::subscriber(Way::Api).at(remote);
+        let actor = ConsentActor::subscriber(ConsentMethod::Api).at(remote);
         let evidence = actor.evidence(self.address_of(&found).await?, Some(&policy));
         let request = ConsentRequest { policy, code: None, repeats: true, evidence };
         match self.consent_store.request_consent(id, request, self.clock.now()).await {

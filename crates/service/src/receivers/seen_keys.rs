@@ -37,7 +37,7 @@ pub(super) struct Reservation<'a> {
 
 /// A webhook that is not accepted now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum ReservationError {
     /// It was accepted before.
     Accepted,
     /// Another request with the same key is processed.
@@ -61,14 +61,14 @@ impl SeenKeys {
         key: &str,
         window: Duration,
         now: Timestamp,
-    ) -> Result<Reservation<'_>, Seen> {
+    ) -> Result<Reservation<'_>, ReservationError> {
         let [one, other] = &self.hashers;
         let what = (receiver, key);
         let key = u128::from(one.hash_one(what)) << 64 | u128::from(other.hash_one(what));
         let mut keys = self.keys.lock();
         keys.forget_until(now);
         if let Some((_, is_open)) = keys.ends.get(&key) {
-            return Err(if *is_open { Seen::InProgress } else { Seen::Accepted });
+            return Err(if *is_open { ReservationError::InProgress } else { ReservationError::Accepted });
         }
         if keys.ends.len() >= KEYS_MAX {
             keys.forget_first();
@@ -126,10 +126,10 @@ mod tests {
         let at = |seconds: i64| Timestamp::from_millis(seconds * 1_000);
         let reserve = |receiver: &str, key: &str, seconds| seen.reserve(receiver, key, window, at(seconds));
         let first = reserve("shop/mail", "a", 0).map_err(drop).expect("new");
-        assert_eq!(reserve("shop/mail", "a", 1).err(), Some(Seen::InProgress));
+        assert_eq!(reserve("shop/mail", "a", 1).err(), Some(ReservationError::InProgress));
         drop(first);
         reserve("shop/mail", "a", 2).map_err(drop).expect("the first failed").keep();
-        assert_eq!(reserve("shop/mail", "a", 3).err(), Some(Seen::Accepted));
+        assert_eq!(reserve("shop/mail", "a", 3).err(), Some(ReservationError::Accepted));
         assert!(reserve("shop/other", "a", 3).is_ok(), "another receiver");
         assert!(reserve("shop/mail", "a", 62).is_ok(), "the window is over");
         assert!(seen.keys.lock().ends.is_empty() && seen.keys.lock().by_end.is_empty());

@@ -1,7 +1,7 @@
 //! Unsubscription of many addresses, subscribers or subscriptions in one request, and its undo by an operator.
 
 use tocsin_model::{
-    consent::Way,
+    consent::ConsentMethod,
     id::{Name, SubscriberId, SubscriptionId},
     mailbox,
     problem::{Code, Problem},
@@ -99,7 +99,7 @@ impl Service {
             let (subscribers, found) = self.selected(&selected).await?;
             let ids: Vec<SubscriptionId> = found.iter().map(|found| found.id).collect();
             let at = self.clock.now();
-            let subscriptions = self.end_subscriptions(&ids, Way::Operator, at).await?;
+            let subscriptions = self.end_subscriptions(&ids, ConsentMethod::Operator, at).await?;
             results.push(Unsubscribed::Ended { subscribers, subscriptions, at });
         }
         Ok(results)
@@ -131,7 +131,7 @@ impl Service {
                 continue;
             };
             let ids: Vec<SubscriptionId> = ended.iter().map(|found| found.id).collect();
-            results.push(Undone::Restored(self.restore_subscriptions(&ids, at, Way::Operator).await?));
+            results.push(Undone::Restored(self.restore_subscriptions(&ids, at, ConsentMethod::Operator).await?));
         }
         Ok(results)
     }

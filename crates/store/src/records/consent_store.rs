@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use tocsin_model::{
     consent::{
-        Confirmation, Consent, ConsentAct, ConsentRequest, ConsentState, Evidence, EvidenceRecord, InitialConsent,
-        Proof, Requested, Way,
+        Confirmation, Consent, ConsentAct, ConsentMethod, ConsentRequest, ConsentState, Evidence, EvidenceRecord,
+        InitialConsent, Proof, Requested,
     },
     id::{Name, SubscriberId, SubscriptionId},
     lifecycle::ChangeOrigin,
@@ -164,7 +164,7 @@ pub(crate) fn moved_devices(before: &BTreeMap<Name, Device>, now: &BTreeMap<Name
 
 /// Evidence of a request that another address of a device causes.
 pub(crate) fn moved_evidence() -> Evidence {
-    Evidence::new(Way::Api, "tocsin")
+    Evidence::new(ConsentMethod::Api, "tocsin")
 }
 
 /// The device that a confirmation makes active: the named one, if it is pending and has the address of the request.

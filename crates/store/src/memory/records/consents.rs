@@ -2,8 +2,8 @@
 
 use tocsin_model::{
     consent::{
-        ADDRESS_SUBSCRIBER, Confirmation, ConsentAct, ConsentChange, ConsentRequest, ConsentState, Evidence,
-        InitialConsent, Requested, Way,
+        ADDRESS_SUBSCRIBER, Confirmation, ConsentAct, ConsentChange, ConsentMethod, ConsentRequest, ConsentState,
+        Evidence, InitialConsent, Requested,
     },
     suppression::bound,
 };
@@ -227,7 +227,7 @@ impl RecordsState {
         expired.truncate(limit);
         for (_, id) in &expired {
             let Some(present) = self.subscriptions.get(id).cloned() else { continue };
-            let evidence = Evidence::new(Way::Expiry, "tocsin");
+            let evidence = Evidence::new(ConsentMethod::Expiry, "tocsin");
             let (before, act) = (present.consent, ConsentAct::Expired);
             self.consent_changed(
                 &ConsentChange { subscription: *id, before, after: None, act, is_new: false, evidence },

@@ -2,8 +2,8 @@
 
 use tocsin_model::{
     consent::{
-        ADDRESS_SUBSCRIBER, Confirmation, ConsentAct, ConsentPolicy, ConsentRequest, ConsentState, Evidence,
-        EvidenceAddress, InitialConsent, Proof, Requested, Way,
+        ADDRESS_SUBSCRIBER, Confirmation, ConsentAct, ConsentMethod, ConsentPolicy, ConsentRequest, ConsentState,
+        Evidence, EvidenceAddress, InitialConsent, Proof, Requested,
     },
     id::SubscriptionId,
 };
@@ -11,7 +11,7 @@ use tocsin_model::{
 use super::*;
 use crate::records::{ConfirmConsent, EvidenceOf, NewConsented};
 
-fn evidence(way: Way, address: &str) -> Evidence {
+fn evidence(way: ConsentMethod, address: &str) -> Evidence {
     let address =
         EvidenceAddress { channel: name("mail"), address: address.to_owned(), hash: format!("hash of {address}") };
     let (remote, text) = (Some("192.0.2.7".to_owned()), Some("Yes, send me news.".to_owned()));
@@ -20,7 +20,7 @@ fn evidence(way: Way, address: &str) -> Evidence {
 
 fn request(address: &str) -> ConsentRequest {
     let policy = ConsentPolicy { attempts: 2, ..ConsentPolicy::default() };
-    ConsentRequest { policy, code: None, repeats: true, evidence: evidence(Way::Api, address) }
+    ConsentRequest { policy, code: None, repeats: true, evidence: evidence(ConsentMethod::Api, address) }
 }
 
 fn requested(subscriber: &str, device: &str) -> NewConsented {
@@ -36,7 +36,7 @@ async fn put(records: &dyn Records, new: NewConsented, now: i64) -> (Subscriptio
 }
 
 async fn confirm(records: &dyn Records, id: SubscriptionId, proof: Proof, now: i64) -> Confirmation {
-    let evidence = evidence(Way::Link, "ann@mail.example");
+    let evidence = evidence(ConsentMethod::Link, "ann@mail.example");
     records.confirm_consent(ConfirmConsent { id, proof, attempts_max: 2, evidence, now: at(now) }).await.expect("read")
 }
 
@@ -92,7 +92,7 @@ fn a_pending_subscription_is_matched_only_after_its_confirmation() {
         assert_eq!(acts(records, id).await, [ConsentAct::Requested, ConsentAct::Confirmed]);
         let record = records.evidence(&EvidenceOf::Subscription(id), Some(1), 9).await.expect("read").remove(0);
         assert_eq!(record.subscriber, Some(subscriber_id("ann")));
-        assert_eq!((record.at, record.way, record.by.as_str()), (at(3), Way::Link, "test"));
+        assert_eq!((record.at, record.way, record.by.as_str()), (at(3), ConsentMethod::Link, "test"));
         assert_eq!((record.text.as_deref(), record.version.as_deref()), (Some("Yes, send me news."), Some("v1")));
     });
 }
@@ -192,7 +192,7 @@ fn a_withdrawal_disables_and_can_be_undone() {
     check(async |records| {
         ann(records).await;
         let (id, _) = put(records, requested("ann", "a"), 1).await;
-        let proof = || evidence(Way::Link, "ann@mail.example");
+        let proof = || evidence(ConsentMethod::Link, "ann@mail.example");
         assert!(!records.restore_consent(id, proof(), at(2)).await.expect("ok"), "it is pending");
         confirm(records, id, Proof::Link { request: 1 }, 2).await;
         assert!(records.withdraw_consent(id, proof(), at(3)).await.expect("ok"));
@@ -222,7 +222,7 @@ fn an_imported_consent_is_confirmed_with_its_proof() {
         let proof = Evidence {
             at: Some(at(-9)),
             proof: Some("form 17".to_owned()),
-            ..evidence(Way::Import, "ann@mail.example")
+            ..evidence(ConsentMethod::Import, "ann@mail.example")
         };
         let imported =
             NewConsented { consent: InitialConsent::Recorded(ConsentState::Confirmed, proof), ..requested("ann", "a") };
@@ -232,7 +232,8 @@ fn an_imported_consent_is_confirmed_with_its_proof() {
         let found = records.evidence(&EvidenceOf::Subscriber(subscriber_id("ann")), None, 9).await.expect("read");
         let found: Vec<_> = found.iter().map(|record| (record.act, record.at, record.proof.as_deref())).collect();
         assert_eq!(found, [(ConsentAct::Confirmed, at(-9), Some("form 17"))]);
-        let gone = InitialConsent::Recorded(ConsentState::Withdrawn, evidence(Way::Import, "ann@mail.example"));
+        let gone =
+            InitialConsent::Recorded(ConsentState::Withdrawn, evidence(ConsentMethod::Import, "ann@mail.example"));
         put(records, NewConsented { consent: gone, ..requested("ann", "a") }, 3).await;
         assert_eq!(state(records, id).await, (CONFIRMED, true, None), "a confirmed one is kept");
         let missing = NewConsented { subscription: interest("bob", None), ..requested("ann", "a") };

@@ -1,7 +1,7 @@
 //! Conformance: the outbox of lifecycle events.
 
 use tocsin_model::{
-    consent::{Evidence, Way},
+    consent::{ConsentMethod, Evidence},
     lifecycle::{ChangeOrigin, ChangeWay, LifecycleChange, lifecycle_fields},
 };
 
@@ -118,7 +118,7 @@ fn a_withdrawal_ends_and_its_undoing_is_a_change() {
         records.put_subscriber(person("ann", &["a=mail"]), Precondition::Any, at(1)).await.expect("stored");
         let put = records.put_subscription(interest("ann", None), at(1)).await.expect("stored");
         watch(records).await;
-        let evidence = || Evidence::new(Way::Link, "subscriber");
+        let evidence = || Evidence::new(ConsentMethod::Link, "subscriber");
         assert!(records.withdraw_consent(put.id, evidence(), at(2)).await.expect("withdrawn"));
         assert!(records.restore_consent(put.id, evidence(), at(3)).await.expect("restored"));
         assert_eq!(changes(records, 0).await, ["s-1 ann ended by link", "s-1 ann changed by link"]);

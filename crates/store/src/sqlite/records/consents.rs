@@ -4,8 +4,8 @@
 use rusqlite::{Connection, Row};
 use tocsin_model::{
     consent::{
-        ADDRESS_SUBSCRIBER, Confirmation, Consent, ConsentAct, ConsentChange, ConsentRequest, ConsentState, Evidence,
-        EvidenceRecord, InitialConsent, Requested, Way,
+        ADDRESS_SUBSCRIBER, Confirmation, Consent, ConsentAct, ConsentChange, ConsentMethod, ConsentRequest,
+        ConsentState, Evidence, EvidenceRecord, InitialConsent, Requested,
     },
     id::SubscriptionId,
     subscriber::Subscriber,
@@ -248,7 +248,7 @@ pub(super) fn expire(tx: &mut RecordsTransaction<'_>, now: Timestamp, limit: usi
             execute(tx.connection, "DELETE FROM consents WHERE subscription = ?1", [signed(id.0)])?;
             continue;
         };
-        let evidence = Evidence::new(Way::Expiry, "tocsin");
+        let evidence = Evidence::new(ConsentMethod::Expiry, "tocsin");
         let (before, act) = (present.consent, ConsentAct::Expired);
         consent_changed(
             tx,
