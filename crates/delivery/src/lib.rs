@@ -19,6 +19,7 @@ pub mod file; // file: appends records to a file
 pub mod gotify; // Gotify: messages to the apps of a Gotify server
 pub mod inbox; // inbox: stores items in the feeds of subscribers
 pub mod http; // HTTP: requests with Standard Webhooks signatures
+pub mod matrix; // Matrix: messages to rooms of a homeserver
 pub mod mqtt; // MQTT: publishes to topics of a broker
 pub mod nats; // NATS: publishes to a JetStream stream
 pub mod process; // process: JSON lines to a local program, and its answers

@@ -18,7 +18,7 @@ use crate::{
     folders::Folders,
     gotify,
     http::{self, call::Caller},
-    inbox, mqtt, nats, process, smtp, webpush,
+    inbox, matrix, mqtt, nats, process, smtp, webpush,
 };
 
 static PROTOCOLS: &[&ProtocolDescription] = &[
@@ -31,6 +31,7 @@ static PROTOCOLS: &[&ProtocolDescription] = &[
     &mqtt::PROTOCOL,
     &process::PROTOCOL,
     &gotify::PROTOCOL,
+    &matrix::PROTOCOL,
 ];
 
 /// All protocols, in the order of the reference page.
@@ -227,7 +228,7 @@ mod tests {
         check(
             "pigeon",
             json!({}),
-            "channels.c.options: `pigeon` is not a protocol; the protocols are smtp, http, file, inbox, webpush, nats, mqtt, process, gotify",
+            "channels.c.options: `pigeon` is not a protocol; the protocols are smtp, http, file, inbox, webpush, nats, mqtt, process, gotify, matrix",
         );
     }
 
@@ -261,6 +262,7 @@ mod tests {
             ("nats", json!({ "servers": ["nats://a.example"] })),
             ("mqtt", json!({ "host": "a.example" })),
             ("gotify", json!({ "url": "https://a.example" })),
+            ("matrix", json!({ "url": "https://a.example", "access_token": "t" })),
         ] {
             let (name, channel) = ("c".parse().expect("a name"), crate::testing::channel(protocol, options, 1));
             let open = open(&name, &channel, &crate::testing::context()).unwrap_or_else(|found| panic!("{found:?}"));
