@@ -4,11 +4,13 @@
 //! A target fails by a panic: the parser panicked, accepted input above a limit, or violated an invariant that the
 //! target asserts, for example that a text that is parsed and written parses to the same value.
 
-mod expressions; // CEL, JMESPath, event patterns
+mod expressions; // CEL, JMESPath, event patterns, filters of NotifyBC
 mod feedback; // mails that came back, return addresses, webhooks of providers
 mod dns; // records of mail domains
 mod files; // CSV, JSON, XML, feeds, LDIF, mail
 mod http; // bodies, CloudEvents, header fields, SCIM, cursors and tokens
+mod notifybc; // dumps of NotifyBC
+mod notifybc_texts; // texts of NotifyBC requests
 mod ldap; // messages, filters, distinguished names
 mod smtp; // SMTP sessions
 mod texts; // definitions, templates, schedules, dates, addresses
@@ -47,6 +49,12 @@ pub const TARGETS: &[Target] = &[
     Target { name: "mail", run: files::mail },
     Target { name: "mail_domain", run: dns::mail_domain },
     Target { name: "mailbox", run: texts::mailbox },
+    Target { name: "mongodump", run: notifybc::mongodump },
+    Target { name: "mongoexport", run: notifybc::mongoexport },
+    Target { name: "notifybc_filter", run: expressions::notifybc },
+    Target { name: "notifybc_form", run: notifybc_texts::form },
+    Target { name: "notifybc_query", run: notifybc_texts::query },
+    Target { name: "notifybc_texts", run: notifybc_texts::texts },
     Target { name: "schedule", run: texts::schedule },
     Target { name: "scim", run: http::scim },
     Target { name: "smtp", run: smtp::conversation },
