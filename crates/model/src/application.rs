@@ -9,6 +9,7 @@ use crate::{
     chronicle::Chronicle,
     collection::Collection,
     consent::ConsentPolicy,
+    content::MailField,
     delivery_policy::DeliveryPolicy,
     field::{Field, FieldType, Fields},
     filter::Dialect,
@@ -79,10 +80,17 @@ pub struct EventClass {
     /// Limit on the rate of notifications that its events make. Further events of the class wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttle: Option<Throttle>,
-    /// Binding to a change in the life of subscriptions: each such change is an event of this class, with the fields
-    /// of [`lifecycle_fields`](crate::lifecycle::lifecycle_fields). Its events cannot be submitted.
+    /// Binding to a change in the life of subscriptions, subscribers or devices: each such change is an event of this
+    /// class, with the fields of [`fields_of`](crate::lifecycle::fields_of). Its events cannot be submitted.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
+}
+
+impl EventClass {
+    /// Whether rules on it are evaluated for the subscription of each event only.
+    pub fn is_targeted(&self) -> bool {
+        self.lifecycle.as_ref().is_some_and(Lifecycle::is_targeted)
+    }
 }
 
 /// Ordering key of an event class.
@@ -166,6 +174,8 @@ pub enum TemplateEngine {
     Mjml,
     /// Stylesheets of XSLT 1.0.
     Xslt,
+    /// Texts with the tokens of NotifyBC, `{unsubscription_url}`.
+    Notifybc,
 }
 
 /// A template with its language.
@@ -191,6 +201,7 @@ impl Serialize for TemplateText {
             TemplateEngine::Jinja => return serializer.serialize_str(&self.text),
             TemplateEngine::Mjml => "mjml",
             TemplateEngine::Xslt => "xslt",
+            TemplateEngine::Notifybc => "notifybc",
         };
         serializer.collect_map([(key, &self.text)])
     }
@@ -212,6 +223,9 @@ pub struct TemplateParts {
     /// Headers by name, each one line. Each falls back separately.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
+    /// Fields of a mail in place of the channel's, each one line. Each falls back separately.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub mail: BTreeMap<MailField, String>,
 }
 
 /// A function that expressions of the application may call.
@@ -732,15 +746,21 @@ impl Application {
         self.rules.values().any(|rule| rule.schedule.is_some() || rule.delay.is_some())
     }
 
-    /// Whether a class is bound to the life of subscriptions.
+    /// Whether a class is bound to the life of subscriptions, so that its rules are evaluated for the subscription of
+    /// each event only.
     pub fn is_lifecycle(&self, class: &Name) -> bool {
+        self.events.get(class).is_some_and(EventClass::is_targeted)
+    }
+
+    /// Whether a class is bound to the life of subscriptions, subscribers or devices.
+    pub fn is_bound(&self, class: &Name) -> bool {
         self.events.get(class).is_some_and(|class| class.lifecycle.is_some())
     }
 
     /// Whether events of a class may be submitted under this source. Due times and lifecycle events cannot be
     /// submitted.
     pub fn may_submit(&self, source: &Name, class: &Name) -> bool {
-        if *class == due_class() && self.has_schedules() || self.is_lifecycle(class) {
+        if *class == due_class() && self.has_schedules() || self.is_bound(class) {
             return false;
         }
         match self.sources.get(source) {

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    application::{Application, EventClass, NotificationClass, Rule},
+    application::{Application, EventClass, NotificationClass, Rule, TemplateEngine},
     definition,
     field::{Field, FieldType, Fields, Row},
+    filter::Filter,
     id::{BroadcastId, Name},
     problem::{Code, Problem},
     time::Timestamp,
@@ -99,6 +100,10 @@ pub struct BroadcastDraft {
     /// The sender's filter: a CEL predicate over `sub`, `subscriber` and `event`, as in a rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
+    /// The sender's filter over the parameters of subscriptions, in the dialect `jmespath` or `notifybc`; `when` must
+    /// hold too. `notifybc` reads the parameter `data`, and is not applied to a subscription without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subscription_filter: Option<Filter>,
     /// Whether subscribers with several subscriptions receive one message or several.
     #[serde(default)]
     pub per: Per,
@@ -164,7 +169,11 @@ impl BroadcastDraft {
             (Some(content), known) => match self.class_of(application, &fields, content) {
                 Ok(parsed) => Some(match known {
                     Some(known) => NotificationClass {
-                        fields: parsed.fields,
+                        // Tokens of NotifyBC read the event, so its values need not be fields of each message.
+                        fields: match parsed.content.engine {
+                            TemplateEngine::Notifybc => known.fields.clone(),
+                            _ => parsed.fields,
+                        },
                         content: parsed.content,
                         computed: BTreeMap::new(),
                         ..known

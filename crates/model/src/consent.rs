@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     id::{Name, SubscriberId, SubscriptionId},
+    mailbox,
     time::Timestamp,
 };
 
@@ -26,6 +27,9 @@ pub const NOTE_BYTES_MAX: usize = 1_024;
 pub const ATTEMPTS_MAX: u32 = 20;
 /// Limit of messages a day in a policy.
 pub const MESSAGES_MAX: u32 = 50;
+
+/// Lifetime of a request that is pending again after an undone withdrawal.
+pub const RESTORED_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -368,6 +372,9 @@ pub struct Consent {
     pub code: Option<Vec<u8>>,
     /// Address that the message goes to, if the subscription names a device.
     pub address: Option<(Name, String)>,
+    /// Whether the last request was confirmed, or its result is known from elsewhere. Only then does an undone
+    /// withdrawal confirm.
+    pub was_confirmed: bool,
 }
 
 /// A request for consent.
@@ -453,6 +460,7 @@ impl Consent {
             expires_at: None,
             code: None,
             address: None,
+            was_confirmed: state == ConsentState::Confirmed,
         }
     }
 
@@ -501,6 +509,7 @@ impl Consent {
         self.expires_at = Some(now + policy.expires_after);
         self.code = code.clone();
         self.address = address;
+        self.was_confirmed = false;
         Requested::Started
     }
 
@@ -518,8 +527,7 @@ impl Consent {
             Proof::Operator => true,
         };
         let is_confirmed = self.state == ConsentState::Confirmed;
-        let has_moved = self.address.as_ref().is_some_and(|sent| Some(sent) != address);
-        let is_open = is_confirmed || (self.is_open(now) && !has_moved);
+        let is_open = is_confirmed || (self.is_open(now) && !self.has_moved(address));
         if !of_request || (!is_open && !matches!(proof, Proof::Operator)) {
             return Confirmation::Void;
         }
@@ -536,8 +544,15 @@ impl Consent {
         if is_confirmed {
             return Confirmation::AlreadyConfirmed;
         }
-        self.confirmed();
+        self.record(ConsentState::Confirmed);
         Confirmation::Confirmed
+    }
+
+    fn has_moved(&self, address: Option<&(Name, String)>) -> bool {
+        let is_other = |(channel, sent): &(Name, String)| {
+            address.is_none_or(|(now_by, now_at)| now_by != channel || !mailbox::is_same(sent, now_at))
+        };
+        self.address.as_ref().is_some_and(is_other)
     }
 
     /// Takes another address of the device that the subscription names: a confirmed consent is for the former one, so
@@ -545,15 +560,20 @@ impl Consent {
     pub fn moved(&mut self, address: (Name, String), now: Timestamp) -> bool {
         let moved = self.state == ConsentState::Confirmed;
         if moved {
-            self.state = ConsentState::Pending;
-            self.request += 1;
-            (self.requested_at, self.sent_at) = (now, now);
-            self.messages += 1;
-            self.attempts = 0;
-            (self.expires_at, self.code) = (None, None);
-            self.address = Some(address);
+            self.request_for(address, now);
         }
         moved
+    }
+
+    fn request_for(&mut self, address: (Name, String), now: Timestamp) {
+        self.state = ConsentState::Pending;
+        self.request += 1;
+        (self.requested_at, self.sent_at) = (now, now);
+        self.messages += 1;
+        self.attempts = 0;
+        (self.expires_at, self.code) = (None, None);
+        self.address = Some(address);
+        self.was_confirmed = false;
     }
 
     /// Withdraws. Returns whether the state changed.
@@ -561,14 +581,32 @@ impl Consent {
         self.end(ConsentState::Withdrawn)
     }
 
-    /// Confirms without a request, by undoing a withdrawal. Returns whether the state changed.
-    pub fn confirmed(&mut self) -> bool {
-        self.end(ConsentState::Confirmed)
+    /// Undoes a withdrawal. `address`: the present address of the device that the subscription names.
+    ///
+    /// A consent that was confirmed for this address is confirmed again, and one for another address is requested anew.
+    /// One that was never confirmed is pending again, with its former link, for [`RESTORED_LIFETIME`]. Returns the kind
+    /// of the change; `None`: it is not withdrawn, or the device was removed.
+    pub fn restore(&mut self, address: Option<&(Name, String)>, now: Timestamp) -> Option<ConsentAct> {
+        if self.state != ConsentState::Withdrawn {
+            return None;
+        }
+        if self.has_moved(address) {
+            self.request_for(address?.clone(), now);
+            return Some(ConsentAct::Requested);
+        }
+        if self.was_confirmed {
+            self.end(ConsentState::Confirmed);
+        } else {
+            self.state = ConsentState::Pending;
+            self.expires_at = Some(now + RESTORED_LIFETIME);
+        }
+        Some(ConsentAct::Restored)
     }
 
     /// Takes a state known from elsewhere: confirmed or withdrawn.
     pub fn record(&mut self, state: ConsentState) {
         self.end(state);
+        self.was_confirmed = true;
     }
 
     fn end(&mut self, state: ConsentState) -> bool {
@@ -664,6 +702,42 @@ mod tests {
         assert_eq!((consent.state, consent.expires_at), (ConsentState::Pending, None));
         assert_eq!(consent.confirm(Proof::Link { request: 1 }, 2, Some(&other), minutes(3)), Confirmation::Void);
         assert_eq!(consent.confirm(Proof::Link { request: 2 }, 2, Some(&other), minutes(3)), Confirmation::Confirmed);
+    }
+
+    #[test]
+    fn an_undone_withdrawal_confirms_only_what_was_confirmed() {
+        let other = Some(("email".parse().expect("a name"), "ann@example.net".to_owned()));
+        let link = |request| Proof::Link { request };
+        let withdrawn = |was_confirmed: bool| {
+            let mut consent = Consent::requested(&request(true), address(), minutes(0));
+            if was_confirmed {
+                consent.confirm(link(1), 2, address().as_ref(), minutes(1));
+            }
+            assert_eq!(consent.restore(address().as_ref(), minutes(1)), None, "it is not withdrawn");
+            consent.withdraw();
+            consent
+        };
+        let mut confirmed = withdrawn(true);
+        assert_eq!(confirmed.restore(address().as_ref(), minutes(2)), Some(ConsentAct::Restored));
+        assert_eq!(confirmed.state, ConsentState::Confirmed);
+
+        let mut pending = withdrawn(false);
+        assert_eq!(pending.restore(address().as_ref(), minutes(2)), Some(ConsentAct::Restored));
+        assert_eq!((pending.state, pending.expires_at), (ConsentState::Pending, Some(minutes(2) + RESTORED_LIFETIME)));
+        assert_eq!(pending.confirm(link(1), 2, address().as_ref(), minutes(3)), Confirmation::Confirmed);
+
+        let mut moved = withdrawn(true);
+        assert_eq!(moved.restore(None, minutes(2)), None, "its device was removed");
+        assert_eq!(moved.restore(other.as_ref(), minutes(2)), Some(ConsentAct::Requested));
+        assert_eq!((moved.state, moved.request), (ConsentState::Pending, 2));
+        assert!(moved.withdraw());
+        assert_eq!(moved.restore(other.as_ref(), minutes(3)), Some(ConsentAct::Restored));
+        assert_eq!(moved.state, ConsentState::Pending, "the new address was never confirmed");
+
+        let mut imported = Consent::new(ConsentState::Withdrawn, minutes(0));
+        imported.record(ConsentState::Withdrawn);
+        imported.restore(None, minutes(1));
+        assert_eq!(imported.state, ConsentState::Confirmed, "its proof is known from elsewhere");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Content of a formatted notification.
 
+use serde::Serialize;
+
 /// A formatted notification. Each protocol uses the parts that it can carry.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Content {
@@ -15,6 +17,45 @@ pub struct Content {
     pub sms: Option<String>,
     /// Further headers by name, of a mail or of a request. Each name is a token, each value one line.
     pub headers: Vec<(String, String)>,
+    /// Fields of a mail in place of the channel's. Each value is one line.
+    pub mail: Vec<(MailField, String)>,
+}
+
+impl Content {
+    /// A field of the mail, if the content gives it.
+    pub fn mail_field(&self, field: MailField) -> Option<&str> {
+        self.mail.iter().find(|(given, _)| *given == field).map(|(_, value)| value.as_str())
+    }
+}
+
+/// A field of a mail that content may give in place of its channel, if the channel permits it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MailField {
+    /// `From` (RFC 5322): `name@domain` or `Shown Name <name@domain>`.
+    From,
+    /// The envelope sender (RFC 5321), to which undeliverable mail is returned. Default: the address of `From`.
+    ReturnPath,
+    /// `List-ID` (RFC 2919).
+    ListId,
+    /// `List-Unsubscribe` (RFC 2369). With a web address, the mail has `List-Unsubscribe-Post` (RFC 8058) too.
+    ListUnsubscribe,
+}
+
+impl MailField {
+    /// All fields.
+    pub const ALL: [MailField; 4] =
+        [MailField::From, MailField::ReturnPath, MailField::ListId, MailField::ListUnsubscribe];
+
+    /// Key in a definition.
+    pub fn name(self) -> &'static str {
+        match self {
+            MailField::From => "from",
+            MailField::ReturnPath => "return_path",
+            MailField::ListId => "list_id",
+            MailField::ListUnsubscribe => "list_unsubscribe",
+        }
+    }
 }
 
 /// The parts of a content that are used; others need not be rendered. Headers are always used.

@@ -18,11 +18,13 @@ pub enum Dialect {
     Jmespath,
     /// JSON patterns of Amazon EventBridge and SNS.
     EventPattern,
+    /// JMESPath over the field `data`, as NotifyBC evaluates it.
+    Notifybc,
 }
 
 impl Dialect {
     /// Every dialect.
-    pub const ALL: [Dialect; 3] = [Dialect::Cel, Dialect::Jmespath, Dialect::EventPattern];
+    pub const ALL: [Dialect; 4] = [Dialect::Cel, Dialect::Jmespath, Dialect::EventPattern, Dialect::Notifybc];
 
     /// Its name, as definitions and requests spell it.
     pub const fn name(self) -> &'static str {
@@ -30,6 +32,7 @@ impl Dialect {
             Dialect::Cel => "cel",
             Dialect::Jmespath => "jmespath",
             Dialect::EventPattern => "event_pattern",
+            Dialect::Notifybc => "notifybc",
         }
     }
 }

@@ -28,6 +28,7 @@ pub mod edit; // edits of suspended notifications by operators
 pub mod content; // content of formatted notifications
 pub mod inbox; // inbox items and broadcasts
 pub mod collection; // collections of replicated rows, and conflict resolution
+pub mod notifybc; // collections of NotifyBC records
 pub mod replica; // messages of the synchronisation protocol
 pub mod exchange; // exchanges between systems: ports, routes, properties
 pub mod receipt; // receipts: dispositions and attempts

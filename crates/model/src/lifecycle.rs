@@ -1,4 +1,5 @@
-//! Lifecycle of subscriptions: its changes, their origin, and the events that an event class with `on` makes of them.
+//! Lifecycle of subscriptions, subscribers and devices: changes, their origin, and the events that an event class with
+//! `on` makes of them.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,39 +9,108 @@ use crate::{
     value::Value,
 };
 
-/// A change in the life of a subscription.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+/// A change in the life of a subscription, a subscriber or a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LifecycleChange {
-    /// It was created, active or waiting for its confirmation.
+    /// A subscription was created, active or waiting for its confirmation.
     Requested,
-    /// It became active for the first time: created without a need for confirmation, or confirmed.
+    /// A subscription became active for the first time: created without a need for confirmation, or confirmed.
     Confirmed,
-    /// Its parameters, filter, schedule, device or state changed.
+    /// The parameters, filter, schedule, device or state of a subscription changed.
     Changed,
-    /// It was disabled, withdrawn or removed.
+    /// A subscription was disabled, withdrawn or removed.
     Ended,
+    /// A subscriber was created.
+    SubscriberCreated,
+    /// The profile or the preferences of a subscriber changed.
+    SubscriberChanged,
+    /// A subscriber was removed.
+    SubscriberRemoved,
+    /// A device was added, or got another channel or address.
+    DeviceAdded,
+    /// A device was removed; not with its subscriber.
+    DeviceRemoved,
+    /// The owner of the address of a device confirmed it.
+    DeviceConfirmed,
+}
+
+/// Subject of a lifecycle change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LifecycleSubject {
+    /// A subscription.
+    Subscription,
+    /// A subscriber.
+    Subscriber,
+    /// A device.
+    Device,
 }
 
 impl LifecycleChange {
     /// All changes.
-    pub const ALL: [LifecycleChange; 4] =
-        [LifecycleChange::Requested, LifecycleChange::Confirmed, LifecycleChange::Changed, LifecycleChange::Ended];
+    pub const ALL: [LifecycleChange; 10] = [
+        LifecycleChange::Requested,
+        LifecycleChange::Confirmed,
+        LifecycleChange::Changed,
+        LifecycleChange::Ended,
+        LifecycleChange::SubscriberCreated,
+        LifecycleChange::SubscriberChanged,
+        LifecycleChange::SubscriberRemoved,
+        LifecycleChange::DeviceAdded,
+        LifecycleChange::DeviceRemoved,
+        LifecycleChange::DeviceConfirmed,
+    ];
 
-    /// Its word: `requested`.
-    pub fn word(self) -> &'static str {
+    /// Its name in a definition: `subscription.requested`.
+    pub fn name(self) -> &'static str {
         match self {
-            LifecycleChange::Requested => "requested",
-            LifecycleChange::Confirmed => "confirmed",
-            LifecycleChange::Changed => "changed",
-            LifecycleChange::Ended => "ended",
+            LifecycleChange::Requested => "subscription.requested",
+            LifecycleChange::Confirmed => "subscription.confirmed",
+            LifecycleChange::Changed => "subscription.changed",
+            LifecycleChange::Ended => "subscription.ended",
+            LifecycleChange::SubscriberCreated => "subscriber.created",
+            LifecycleChange::SubscriberChanged => "subscriber.changed",
+            LifecycleChange::SubscriberRemoved => "subscriber.removed",
+            LifecycleChange::DeviceAdded => "device.added",
+            LifecycleChange::DeviceRemoved => "device.removed",
+            LifecycleChange::DeviceConfirmed => "device.confirmed",
         }
     }
 
-    /// The change by its name in a definition: `subscription.requested`.
+    /// Its word in events: `requested`.
+    pub fn word(self) -> &'static str {
+        let name = self.name();
+        name.split_once('.').map_or(name, |(_, word)| word)
+    }
+
+    /// Its subject.
+    pub fn subject(self) -> LifecycleSubject {
+        match self {
+            LifecycleChange::Requested
+            | LifecycleChange::Confirmed
+            | LifecycleChange::Changed
+            | LifecycleChange::Ended => LifecycleSubject::Subscription,
+            LifecycleChange::SubscriberCreated
+            | LifecycleChange::SubscriberChanged
+            | LifecycleChange::SubscriberRemoved => LifecycleSubject::Subscriber,
+            LifecycleChange::DeviceAdded | LifecycleChange::DeviceRemoved | LifecycleChange::DeviceConfirmed => {
+                LifecycleSubject::Device
+            }
+        }
+    }
+
+    /// The change by its name in a definition.
     pub fn parse(name: &str) -> Option<LifecycleChange> {
-        let word = name.strip_prefix("subscription.")?;
-        Self::ALL.into_iter().find(|change| change.word() == word)
+        Self::ALL.into_iter().find(|change| change.name() == name)
+    }
+
+    /// Its name in stores: that of a subscription is its word.
+    pub fn stored(self) -> &'static str {
+        if self.subject() == LifecycleSubject::Subscription { self.word() } else { self.name() }
+    }
+
+    /// Inverse of [`LifecycleChange::stored`].
+    pub fn from_stored(name: &str) -> Option<LifecycleChange> {
+        Self::ALL.into_iter().find(|change| change.stored() == name)
     }
 
     /// Whether a notification about it reaches a subscription that is not active: one that waits for its confirmation,
@@ -63,10 +133,21 @@ pub struct Lifecycle {
 
 /// Writes a change by its name in a definition.
 fn as_defined<S: serde::Serializer>(change: &LifecycleChange, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("subscription.{}", change.word()))
+    serializer.serialize_str(change.name())
 }
 
 impl Lifecycle {
+    /// Whether its rules are evaluated for the subscription of each event only. Events about subscribers and devices
+    /// are matched like all others.
+    pub fn is_targeted(&self) -> bool {
+        self.change.subject() == LifecycleSubject::Subscription
+    }
+
+    /// The fields of its events.
+    pub fn fields(&self) -> Fields {
+        fields_of(self.change)
+    }
+
     /// Whether a change of a subscription of this class makes an event.
     pub fn covers(&self, change: LifecycleChange, class: &Name) -> bool {
         self.change == change && (self.of.is_empty() || self.of.contains(class))
@@ -190,6 +271,45 @@ pub fn lifecycle_fields() -> Fields {
     ])
 }
 
+/// The fields of the events of a change.
+pub fn fields_of(change: LifecycleChange) -> Fields {
+    match change.subject() {
+        LifecycleSubject::Subscription => lifecycle_fields(),
+        LifecycleSubject::Subscriber => person_fields(false),
+        LifecycleSubject::Device => person_fields(true),
+    }
+}
+
+/// The fields of events about subscribers and devices, in this order.
+fn person_fields(is_device: bool) -> Fields {
+    let described = |name: &str, kind, about: &str| Field {
+        description: Some(about.to_owned()),
+        ..Field::new(name.parse().expect("a field's name"), kind)
+    };
+    let mut fields = vec![
+        described("subscriber_id", FieldType::String, "The id of the subscriber."),
+        described("change", FieldType::String, "The change, such as `created`, `removed` or `added`."),
+        described("changed_at", FieldType::Timestamp, "Time of the change."),
+        described("actor", FieldType::String, "The API key that made the change, or `subscriber`; null if not known."),
+        described("way", FieldType::String, "The way of the change, such as `api`, `import` or `code`, or `unknown`."),
+        described("enabled", FieldType::Boolean, "Whether the subscriber is enabled."),
+        described("locale", FieldType::String, "The locale of the subscriber."),
+        described("time_zone", FieldType::String, "The time zone of the subscriber."),
+        described("attributes", FieldType::Map, "The attributes of the subscriber."),
+    ];
+    if is_device {
+        fields.extend([
+            described("device", FieldType::String, "The name of the device."),
+            described("channel", FieldType::String, "Its channel."),
+            described("address", FieldType::String, "Its address."),
+            described("state", FieldType::String, "Its state, such as `active` or `pending`."),
+        ]);
+    } else {
+        fields.push(described("before", FieldType::Map, "The attributes before the change; null unless they changed."));
+    }
+    Fields::new(fields)
+}
+
 /// The subscription of a lifecycle event, a row of [`lifecycle_fields`].
 pub fn subscription_of(row: &[Value]) -> Option<SubscriptionId> {
     match row.first()? {
@@ -205,9 +325,9 @@ mod tests {
     #[test]
     fn a_change_has_one_name_in_definitions_and_events() {
         for change in LifecycleChange::ALL {
-            assert_eq!(LifecycleChange::parse(&format!("subscription.{}", change.word())), Some(change));
-            let word = serde_json::to_value(change).expect("a word");
-            assert_eq!(word, change.word());
+            assert_eq!(LifecycleChange::parse(change.name()), Some(change));
+            assert_eq!(LifecycleChange::from_stored(change.stored()), Some(change));
+            assert!(change.name().ends_with(&format!(".{}", change.word())));
             let bound = serde_json::to_value(Lifecycle { change, of: Vec::new() }).expect("JSON");
             assert_eq!(bound["on"].as_str().and_then(LifecycleChange::parse), Some(change));
         }

@@ -63,6 +63,15 @@ impl Column {
         }
     }
 
+    /// Type of the values.
+    pub fn kind(&self) -> FieldType {
+        match self {
+            Column::Integers(_) => FieldType::Integer,
+            Column::Numbers(_) => FieldType::Number,
+            Column::Values(kind, _) => *kind,
+        }
+    }
+
     /// Number of values.
     pub fn len(&self) -> usize {
         match self {
@@ -94,10 +103,9 @@ impl Column {
             (Column::Values(_, values), more) => values.extend(range.filter_map(|ordinal| more.value(ordinal))),
             (_, more) => {
                 // Only one of them contains a null.
-                let kind = match (&*self, more) {
-                    (_, Column::Values(kind, _)) => *kind,
-                    (Column::Integers(_), _) => FieldType::Integer,
-                    _ => FieldType::Number,
+                let kind = match more {
+                    Column::Values(kind, _) => *kind,
+                    _ => self.kind(),
                 };
                 let values = (0..self.len()).filter_map(|ordinal| self.value(ordinal));
                 let values = values.chain(range.filter_map(|ordinal| more.value(ordinal)));
@@ -144,6 +152,26 @@ impl Notifications {
             (name.clone(), kept)
         });
         Notifications { events, subscriptions, captured: captured.collect() }
+    }
+
+    /// Replaces captured values by null where `is_erased` says so. Returns whether any was replaced.
+    pub fn erase_captured(&mut self, is_erased: impl Fn(SubscriptionId, &Value) -> bool) -> bool {
+        let mut has_any = false;
+        for (_, column) in &mut self.captured {
+            let mut values: Vec<Value> = (0..column.len()).filter_map(|ordinal| column.value(ordinal)).collect();
+            let mut is_changed = false;
+            for (value, subscription) in values.iter_mut().zip(&self.subscriptions) {
+                if !value.is_null() && is_erased(*subscription, value) {
+                    *value = Value::Null;
+                    is_changed = true;
+                }
+            }
+            if is_changed {
+                *column = Column::Values(column.kind(), values);
+                has_any = true;
+            }
+        }
+        has_any
     }
 
     /// The event of each notification, in order.

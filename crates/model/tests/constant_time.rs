@@ -12,13 +12,15 @@ const WORDS: [&str; 9] =
     ["signature", "digest", "hmac", "secret", "token", "password", "passphrase", "api_key", "credential"];
 
 /// Permitted comparisons, each with the reason.
-const ALLOWED: [(&str, &str, &str); 12] = [
+const ALLOWED: [(&str, &str, &str); 14] = [
     ("model/src/definition/secrets.rs", "secret != MASK", "the mask that stands for all secrets"),
     ("connect/src/nats.rs", "self.password.is_some()", "whether it is given"),
     ("connect/src/nats.rs", "token_pattern == token", "a token of a subject"),
     ("connect/src/kafka.rs", "self.password.is_some()", "whether it is given"),
     ("matching/src/chronicle/aggregate_table.rs", "signature.to_le_bytes()", "the mark of a file format"),
     ("matching/src/filter/jmespath/parse.rs", "signature.takes.len()", "the arguments of a function"),
+    ("matching/src/filter/jmespath/parse.rs", "signature.parameter(at)", "a parameter of a function"),
+    ("face-notifybc/src/oidc.rs", "token.key_id()", "the public id of a key"),
     ("model/src/definition/difference.rs", "old.digest != new.digest", "the digest of notifications of a rule"),
     ("sync/src/built_in_edits.rs", "token_of(&subscriber.id)", "the id of a row, which proves nothing"),
     ("store/src/sqlite/journal/leases.rs", "lease.token == token", "a fencing token, which is a number"),

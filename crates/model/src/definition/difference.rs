@@ -440,6 +440,7 @@ impl Differences {
                         ("json", old.json != new.json),
                         ("sms", old.sms != new.sms),
                         ("headers", old.headers != new.headers),
+                        ("mail", old.mail != new.mail),
                     ];
                     for (part, _) in parts.into_iter().filter(|(_, changed)| *changed) {
                         self.changed(format!("{path}.{part}"), format!("the {part} of template `{shown}` changes"));

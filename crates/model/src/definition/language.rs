@@ -202,9 +202,15 @@ static EVENT: Shape = Shape::Object(&[
             "subscription.confirmed",
             "subscription.changed",
             "subscription.ended",
+            "subscriber.created",
+            "subscriber.changed",
+            "subscriber.removed",
+            "device.added",
+            "device.removed",
+            "device.confirmed",
         ]),
-        "A change in the life of a subscription: each such change is an event of this class, with built-in fields. A \
-         rule on it reaches exactly the subscription of the event.",
+        "A change in the life of a subscription, a subscriber or a device: each such change is an event of this class, \
+         with built-in fields. A rule on a change of a subscription reaches exactly that subscription.",
     ),
     optional("of", &LIFECYCLE_OF, "Subscription classes whose changes are events, with `on`; all if not given."),
     optional(
@@ -338,7 +344,7 @@ static CONSENT_POLICY: Shape = Shape::Object(&[
 ]);
 static SKIP: Shape = Shape::List { of: &Shape::Choice(&["import", "api"]), most: 2 };
 static FILTER: Shape = Shape::Either(&[&DIALECT, &DIALECTS]);
-pub(super) static DIALECT: Shape = Shape::Choice(&["cel", "jmespath", "event_pattern"]);
+pub(super) static DIALECT: Shape = Shape::Choice(&["cel", "jmespath", "event_pattern", "notifybc"]);
 static DIALECTS: Shape = Shape::List { of: &DIALECT, most: 3 };
 
 static NOTIFICATIONS: Shape = Shape::Entries { keys: Keys::Names, of: &NOTIFICATION, most: 1_000 };
@@ -456,8 +462,9 @@ static FIELD_TYPE: Shape = Shape::Choice(&["boolean", "integer", "number", "stri
 static CONTENT: Shape = Shape::Object(&[
     optional(
         "engine",
-        &Shape::Choice(&["jinja", "xslt"]),
-        "Default language of `text`, `html`, `json` and `sms`; `jinja` if not given.",
+        &Shape::Choice(&["jinja", "xslt", "notifybc"]),
+        "Default language of `text`, `html`, `json` and `sms`; `jinja` if not given. With `notifybc`, all parts have \
+         the tokens of NotifyBC.",
     ),
     required(
         "templates",
@@ -473,6 +480,13 @@ static TEMPLATE: Shape = Shape::Object(&[
     optional("json", &LONG_PART, "JSON, for machines; values are encoded."),
     optional("sms", &LONG_PART, "A short text for SMS."),
     optional("headers", &HEADERS, "Headers of the mail or the request, by name; each is one line."),
+    optional("mail", &MAIL_FIELDS, "Fields of a mail in place of the channel's, if it has `fields_from_content`."),
+]);
+static MAIL_FIELDS: Shape = Shape::Object(&[
+    optional("from", &Shape::Text, "Sender in `From`, `name@domain` or `Shown Name <name@domain>`."),
+    optional("return_path", &Shape::Text, "Envelope sender; the address of `from` if not given."),
+    optional("list_id", &Shape::Text, "Value of `List-ID`."),
+    optional("list_unsubscribe", &Shape::Text, "Value of `List-Unsubscribe`; a web address takes POST (RFC 8058)."),
 ]);
 static HEADERS: Shape = Shape::Entries { keys: Keys::Free, of: &Shape::Text, most: 32 };
 static LONG_PART: Shape = Shape::Either(&[&Shape::Text, &SOURCE_OR_XSLT]);

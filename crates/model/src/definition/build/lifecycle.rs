@@ -1,4 +1,4 @@
-//! Event classes bound to the life of subscriptions, and delays of rules.
+//! Event classes bound to the life of subscriptions, subscribers and devices, and delays of rules.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::{
     },
     field::Fields,
     id::Name,
-    lifecycle::{Lifecycle, LifecycleChange, lifecycle_fields},
+    lifecycle::{Lifecycle, LifecycleChange, LifecycleSubject, fields_of},
     problem::{Code, Problem},
 };
 
@@ -33,8 +33,12 @@ impl<'a> Builder<'a> {
         };
         if let Some(entry) = node.entry("fields") {
             let problem = Problem::new(Code::ConflictingMembers, join(path, "fields"), "is given beside `on`");
-            let hint = "leave it out: the class has built-in fields, such as `subscription_id` and `values`";
+            let hint = "leave it out: the class has built-in fields, such as `subscriber_id` and `changed_at`";
             self.problems.push(problem.hint(hint).position(entry.line, entry.column));
+        }
+        if change.subject() != LifecycleSubject::Subscription {
+            self.no_effect(node, path, "of", "has no effect: subscribers and devices have no subscription class");
+            return (Some(Lifecycle { change, of: Vec::new() }), fields_of(change));
         }
         let of = match node.get("of").map(|of| (of, &of.kind)) {
             Some((_, Kind::List(items))) => items.iter().collect(),
@@ -44,7 +48,7 @@ impl<'a> Builder<'a> {
         let path = join(path, "of");
         let existing = |class| self.existing("subscriptions", "subscription class", class, &path);
         let of = of.into_iter().filter_map(existing).collect();
-        (Some(Lifecycle { change, of }), lifecycle_fields())
+        (Some(Lifecycle { change, of }), fields_of(change))
     }
 
     fn no_effect(&mut self, node: &Node, path: &str, key: &str, message: &str) {
@@ -171,7 +175,7 @@ impl<'a> Builder<'a> {
         }
         let bound = |class: &Name| application.events.get(class).and_then(|class| class.lifecycle.as_ref());
         for (name, rule) in rules {
-            let Some(lifecycle) = bound(&rule.on) else { continue };
+            let Some(lifecycle) = bound(&rule.on).filter(|bound| bound.is_targeted()) else { continue };
             let path = format!("rules.{name}");
             if !lifecycle.of.is_empty() && !lifecycle.of.contains(&rule.subscription) {
                 let message = format!("is `{}`, and `{}` has events of other classes", rule.subscription, rule.on);
@@ -190,7 +194,7 @@ impl<'a> Builder<'a> {
         }
         let mut made_elsewhere = |class: &Name, path: String| {
             if bound(class).is_some() {
-                let message = format!("names `{class}`, whose events are made by changes of subscriptions alone");
+                let message = format!("names `{class}`, whose events are made by the changes that it is bound to");
                 self.problems.push(Problem::new(Code::ReservedName, path, message).hint("name another event class"));
             }
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     application::{ContentTemplates, TemplateEngine, TemplateParts, TemplateText},
-    content::header_problem,
+    content::{MailField, header_problem},
     definition::{
         build::{builder::Builder, nodes::did_you_mean},
         document::{Kind, Node, join},
@@ -18,6 +18,7 @@ impl<'a> Builder<'a> {
     pub(super) fn content(&mut self, content: &Node, path: &str) -> ContentTemplates {
         let engine = match content.get("engine").and_then(Node::text) {
             Some("xslt") => TemplateEngine::Xslt,
+            Some("notifybc") => TemplateEngine::Notifybc,
             _ => TemplateEngine::Jinja,
         };
         ContentTemplates { engine, templates: self.templates(content, path, engine) }
@@ -71,7 +72,8 @@ impl<'a> Builder<'a> {
         let mut part = |name: &str| self.template_text(node.get(name)?, &join(path, name), engine);
         let (text, html, json, sms) = (part("text"), part("html"), part("json"), part("sms"));
         let subject = node.get("subject").and_then(|given| self.text_or_file(given, &join(path, "subject")));
-        TemplateParts { subject, text, html, json, sms, headers: self.headers(node, &join(path, "headers")) }
+        let headers = self.headers(node, &join(path, "headers"));
+        TemplateParts { subject, text, html, json, sms, headers, mail: mail_fields(node) }
     }
 
     pub(super) fn headers(&mut self, parts: &Node, path: &str) -> BTreeMap<String, String> {
@@ -169,4 +171,11 @@ pub(super) fn is_locale(key: &str) -> bool {
 pub(super) fn locale_hint(locale: &str) -> String {
     let dashed = locale.replace('_', "-");
     if is_locale(&dashed) { format!("write `{dashed}`") } else { "give BCP 47, such as `de` or `pt-BR`".to_owned() }
+}
+
+/// The fields of a mail that a template gives.
+fn mail_fields(parts: &Node) -> BTreeMap<MailField, String> {
+    let Some(given) = parts.get("mail") else { return BTreeMap::new() };
+    let text = |field: MailField| Some((field, given.get(field.name())?.text()?.to_owned()));
+    MailField::ALL.into_iter().filter_map(text).collect()
 }

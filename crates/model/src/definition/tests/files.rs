@@ -61,6 +61,7 @@ fn texts_of_files_are_put_in() {
             ),
             sms: None,
             headers: {},
+            mail: {},
         }
     "#]]
     .assert_debug_eq(&class.content.templates[""]);

@@ -84,7 +84,7 @@ fn problems_say_what_to_do() {
         "on: placed",
         expect![[r#"
         events.bad.fields: is given beside `on`
-          leave it out: the class has built-in fields, such as `subscription_id` and `values`"#]],
+          leave it out: the class has built-in fields, such as `subscriber_id` and `changed_at`"#]],
     );
     check(
         "bad: { on: subscription.ended, of: newz }",
