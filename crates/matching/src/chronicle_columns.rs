@@ -31,6 +31,29 @@ pub fn pack(columns: &Fields, rows: &[Row], first: usize) -> Bytes {
     out.into()
 }
 
+/// Replaces values of events by null where `is_erased` says so. `None` if no value is replaced.
+///
+/// # Errors
+/// The bytes are damaged.
+pub fn erase(bytes: &[u8], is_erased: impl Fn(usize, &Value) -> bool) -> Result<Option<Bytes>, Damaged> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let packed = Packed::read_all(bytes)?;
+    let mut has_any = false;
+    let mut rows = Vec::with_capacity(packed.rows.len());
+    for (ordinal, row) in packed.rows.iter().enumerate() {
+        let mut row = unpack_row(&packed.fields, row)?;
+        for value in row.iter_mut().filter(|value| !value.is_null()) {
+            if is_erased(ordinal, value) {
+                (*value, has_any) = (Value::Null, true);
+            }
+        }
+        rows.push(row);
+    }
+    Ok(has_any.then(|| pack(&packed.fields, &rows, 0)))
+}
+
 /// Packed columns, readable event by event.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Packed<'a> {
@@ -49,6 +72,15 @@ impl<'a> Packed<'a> {
         if bytes.is_empty() || requested.is_empty() {
             return Ok(Packed { places: vec![None; requested.len()], ..Packed::default() });
         }
+        let packed = Packed::read_all(bytes)?;
+        let fields = &packed.fields;
+        let place = |field: &Field| fields.position(field.name.as_str()).filter(|at| fields[*at].kind == field.kind);
+        let places = requested.iter().map(place).collect();
+        Ok(Packed { places, ..packed })
+    }
+
+    /// Reads all columns, without a request.
+    fn read_all(bytes: &'a [u8]) -> Result<Packed<'a>, Damaged> {
         let mut reader = Reader::new(bytes);
         let count = reader.count()?;
         let mut fields = Vec::with_capacity(count);
@@ -63,9 +95,7 @@ impl<'a> Packed<'a> {
         while !reader.is_empty() {
             rows.push(reader.bytes()?);
         }
-        let place = |field: &Field| fields.position(field.name.as_str()).filter(|at| fields[*at].kind == field.kind);
-        let places = requested.iter().map(place).collect();
-        Ok(Packed { fields, rows, places })
+        Ok(Packed { fields, rows, places: Vec::new() })
     }
 
     /// Appends the columns of an event to its row.

@@ -21,5 +21,5 @@ mod packed; // memory representation of an indexed filter
 pub(crate) mod filter_table; // the distinct filters of a class, shared between subscriptions
 
 pub use compile::{compile, compile_for_messages, compile_with};
-pub use compiled::{CompiledFilter, Evaluate, FilterScope};
+pub use compiled::{CompiledFilter, EmptyEvent, Evaluate, FilterScope};
 pub use condition::{Case, Condition, Limit, Path, Range, Reach, Test, ValueTest};

@@ -64,7 +64,7 @@ pub mod schema; // JSON Schemas of message bodies and collection rows
 // 2. Rules: guards, keys, ranges and residuals per branch.
 mod sql_names; // names of chronicle tables and columns in SQL
 mod chronicle_span; // windows of chronicles, divided into parts
-mod chronicle_columns; // packs chronicle columns to store them with the batch
+pub mod chronicle_columns; // packs chronicle columns to store them with the batch
 mod compiled_chronicle; // compiles declarations of chronicles into expressions and columns
 pub mod sql; // columns and tables that SQL queries can read in addition to fields
 mod rows; // rows of parameters, parsed or converted from another version

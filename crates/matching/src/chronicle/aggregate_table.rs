@@ -230,6 +230,46 @@ impl AggregateTable {
     }
 }
 
+/// A page without the records for which `is_erased` holds, by key and entry; `None` if there are none. Without records,
+/// the body is empty. Since all records of a key are left out, no earlier one becomes valid again. The page of another
+/// definition has no valid record.
+///
+/// # Errors
+/// The page is damaged.
+pub(super) fn erase_records(
+    body: &[u8],
+    signature: u64,
+    is_erased: impl Fn(&[u8], Option<&Entry>) -> bool,
+) -> Result<Option<Bytes>, Damaged> {
+    let mut reader = Reader::new(body);
+    if reader.byte()? != FORMAT || reader.take(8)? != signature.to_le_bytes() {
+        return Ok(Some(Bytes::new()));
+    }
+    let mut erased: BTreeSet<Vec<u8>> = BTreeSet::new();
+    let mut records: Vec<(Vec<u8>, Option<Entry>)> = Vec::new();
+    while !reader.is_empty() {
+        let key = reader.bytes()?.to_vec();
+        let entry = match reader.byte()? {
+            0 => None,
+            _ => Some(Entry::unpack(&mut reader)?),
+        };
+        if is_erased(&key, entry.as_ref()) {
+            erased.insert(key.clone());
+        }
+        records.push((key, entry));
+    }
+    if erased.is_empty() {
+        return Ok(None);
+    }
+    let mut out = body[..9].to_vec();
+    for (key, entry) in records.iter().filter(|(key, _)| !erased.contains(key)) {
+        write_bytes(&mut out, key);
+        out.push(u8::from(entry.is_some()));
+        entry.iter().for_each(|entry| entry.pack(&mut out));
+    }
+    Ok(Some(if out.len() == 9 { Bytes::new() } else { out.into() }))
+}
+
 #[cfg(test)]
 mod tests {
     use tocsin_model::value::Value;
@@ -285,5 +325,25 @@ mod tests {
             table = again;
             table.mark();
         }
+    }
+
+    #[test]
+    fn erased_records_leave_all_pages_and_others_stay() {
+        let mut table = AggregateTable::default();
+        let mut pages = Vec::new();
+        table.mark();
+        for (key, value) in [(b"ann", 1), (b"bob", 2), (b"ann", 3)] {
+            table.change(key, |entry| entry.take(&Span::Always, value, 0, Value::Integer(value)));
+            pages.extend(table.take_changes("chronicles.a.b", 5));
+            table.mark();
+        }
+        let is_ann = |key: &[u8], _: Option<&Entry>| key == b"ann";
+        let erase = |page: &StatePage| erase_records(&page.body, 5, is_ann).expect("readable");
+        let left: Vec<_> = pages.iter().map(erase).collect();
+        assert_eq!(left, [Some(Bytes::new()), None, Some(Bytes::new())]);
+        let both = StatePage { name: "chronicles.a.b".into(), number: 9, body: pages[0].body.clone() };
+        let both = StatePage { body: [&both.body[..], &pages[1].body[9..]].concat().into(), ..both };
+        assert_eq!(erase(&both).as_ref(), Some(&pages[1].body), "of a page with both");
+        assert_eq!(erase_records(&pages[1].body, 6, is_ann), Ok(Some(Bytes::new())), "of another definition");
     }
 }

@@ -151,6 +151,12 @@ impl Entry {
         true
     }
 
+    /// The values that it holds.
+    pub fn values(&self) -> impl Iterator<Item = &Value> {
+        let taken = [&self.last, &self.previous].into_iter().flatten().map(|taken| &taken.value);
+        taken.chain(self.parts.iter().flat_map(|part| [&part.first, &part.low, &part.high]))
+    }
+
     pub fn memory_bytes(&self) -> usize {
         size_of::<Entry>() + self.parts.capacity() * size_of::<WindowPart>()
     }

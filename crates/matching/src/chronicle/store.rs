@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use tocsin_model::{
-    field::{Row, pack_row},
+    field::{Damaged, Row, pack_row, unpack_row},
     id::Name,
     state::StatePage,
     time::Timestamp,
@@ -18,7 +18,7 @@ use tocsin_model::{
 
 use crate::{
     chronicle::{
-        aggregate_table::AggregateTable,
+        aggregate_table::{AggregateTable, erase_records},
         entry::Entry,
         tables::{EntryChange, PublishedTable, PublishedTables},
     },
@@ -375,6 +375,26 @@ fn table_of<'a>(rules: &'a RuleSet, page: &str) -> Option<((Name, Name), &'a Com
     let (class, name): (Name, Name) = (class.parse().ok()?, name.parse().ok()?);
     let chronicle = chronicle_of(rules, &class, &name)?;
     Some(((class, name), chronicle))
+}
+
+/// A page of a chronicle without the entries that have an erased value, in their key or elsewhere; `None` if it has none.
+/// An empty body removes the page, as that of a chronicle that no longer exists.
+///
+/// # Errors
+/// The page is damaged.
+pub fn erase_page(
+    rules: &RuleSet,
+    page: &StatePage,
+    is_erased: impl Fn(&Value) -> bool,
+) -> Result<Option<StatePage>, Damaged> {
+    let Some((_, chronicle)) = table_of(rules, &page.name) else {
+        return Ok(Some(StatePage { body: Bytes::new(), ..page.clone() }));
+    };
+    let of_key = |key: &[u8]| unpack_row(&chronicle.key, key).is_ok_and(|key| key.iter().any(&is_erased));
+    let of_entry = |entry: &Entry| entry.values().any(&is_erased);
+    let erased =
+        erase_records(&page.body, chronicle.signature, |key, entry| of_key(key) || entry.is_some_and(of_entry));
+    Ok(erased?.map(|body| StatePage { body, ..page.clone() }))
 }
 
 pub(super) fn chronicle_of<'a>(rules: &'a RuleSet, class: &Name, name: &Name) -> Option<&'a CompiledChronicle> {

@@ -60,5 +60,6 @@ pub(crate) fn compile_for(
         Dialect::Cel => cel::compile(&filter.text, scope, subscriber),
         Dialect::Jmespath => jmespath::compile(&filter.text, &scope.event, &scope.functions),
         Dialect::EventPattern => pattern::compile(&filter.text, &scope.event),
+        Dialect::Notifybc => jmespath::compile_for_notifybc(&filter.text, &scope.event, &scope.functions),
     })
 }

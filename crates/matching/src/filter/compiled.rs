@@ -24,6 +24,29 @@ pub trait Evaluate: fmt::Debug + Send + Sync {
     fn memory_bytes(&self) -> usize;
 }
 
+/// An event without data, which some filters match whatever their condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmptyEvent {
+    /// The first fields, in this number, are all null.
+    Fields(usize),
+    /// The field with this index is null or an empty map.
+    Map(usize),
+}
+
+impl EmptyEvent {
+    /// Whether an event is one.
+    pub fn holds(self, event: &[Value]) -> bool {
+        match self {
+            EmptyEvent::Fields(count) => event.iter().take(count).all(Value::is_null),
+            EmptyEvent::Map(at) => match event.get(at) {
+                None | Some(Value::Null) => true,
+                Some(Value::Map(entries)) => entries.is_empty(),
+                Some(_) => false,
+            },
+        }
+    }
+}
+
 /// The names that filters can use: the fields of an event class; in CEL also its chronicles and the subscriber.
 #[derive(Debug, Clone, Default)]
 pub struct FilterScope {
@@ -61,8 +84,8 @@ pub struct CompiledFilter {
     pub(super) depends_on_subscriber: bool,
     pub(super) condition: Condition,
     pub(super) exact: bool,
-    /// Matches an event in which this number of fields are all null.
-    pub(super) matches_empty: Option<usize>,
+    /// Matches these events, whatever its condition.
+    pub(super) matches_empty: Option<EmptyEvent>,
     pub(super) canonical: Box<[u8]>,
     pub(super) evaluator: Arc<dyn Evaluate>,
 }
@@ -104,11 +127,15 @@ impl CompiledFilter {
         }
     }
 
-    /// The same filter, which in addition matches an event whose fields, `fields` in number, are all null.
-    pub fn or_empty(mut self, fields: usize) -> CompiledFilter {
-        self.matches_empty = Some(fields);
-        // No other canonical form begins with this byte.
-        self.canonical = [&[u8::MAX], &*self.canonical].concat().into();
+    /// The same filter, which in addition matches an event without data.
+    pub fn or_empty(mut self, empty: EmptyEvent) -> CompiledFilter {
+        self.matches_empty = Some(empty);
+        // No other canonical form begins with these bytes.
+        let first = match empty {
+            EmptyEvent::Fields(_) => u8::MAX,
+            EmptyEvent::Map(_) => u8::MAX - 1,
+        };
+        self.canonical = [&[first], &*self.canonical].concat().into();
         self
     }
 
@@ -127,9 +154,8 @@ impl CompiledFilter {
         &self.canonical
     }
 
-    /// The number of fields of the class, if the filter matches an event in which every field is null, whatever its
-    /// condition.
-    pub fn matches_empty(&self) -> Option<usize> {
+    /// The events without data that the filter matches, whatever its condition.
+    pub fn matches_empty(&self) -> Option<EmptyEvent> {
         self.matches_empty
     }
 

@@ -19,9 +19,9 @@ pub(super) mod extractors; // extractors, which map an event to symbols
 mod signatures; // conjunctions grouped by extractors and symbols
 mod symbols; // interning of values as small numbers
 
-use std::{ops::AddAssign, sync::Arc};
+use std::{collections::BTreeSet, ops::AddAssign, sync::Arc};
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use tocsin_model::value::Value;
 
 use self::{
@@ -33,7 +33,7 @@ use self::{
     symbols::NONE,
 };
 use crate::filter::{
-    compiled::{CompiledFilter, Evaluate},
+    compiled::{CompiledFilter, EmptyEvent, Evaluate},
     condition::Condition,
     index::plan::ResidualCheck,
 };
@@ -85,10 +85,8 @@ pub struct FilterIndex {
     signatures_by_readings: HashMap<Box<[u32]>, u32>,
     /// The evaluators of filters whose condition is not exact.
     evaluators: HashMap<u32, Arc<dyn Evaluate>>,
-    /// Filters that match an event without any value.
-    of_empty: HashSet<u32>,
-    /// The number of fields that must be null for that. Further columns do not count.
-    fields: usize,
+    /// Filters that match an event without data, by kind of such events. A class has at most one of each kind.
+    of_empty: Vec<(EmptyEvent, BTreeSet<u32>)>,
     len: usize,
     scanned: usize,
     /// One more than the highest number ever used.
@@ -190,9 +188,11 @@ impl FilterIndex {
             flags |= Entry::EVALUATED;
             self.evaluators.insert(number, Arc::clone(filter.evaluator()));
         }
-        if let Some(fields) = filter.matches_empty() {
-            self.fields = fields;
-            self.of_empty.insert(number);
+        if let Some(empty) = filter.matches_empty() {
+            match self.of_empty.iter_mut().find(|(known, _)| *known == empty) {
+                Some((_, numbers)) => _ = numbers.insert(number),
+                None => self.of_empty.push((empty, BTreeSet::from([number]))),
+            }
         }
         for conjunction in plan.conjunctions {
             self.insert_conjunction(number, flags, conjunction);
@@ -280,7 +280,7 @@ impl FilterIndex {
             flags |= Entry::EVALUATED;
             self.evaluators.remove(&number);
         }
-        self.of_empty.remove(&number);
+        self.of_empty.iter_mut().for_each(|(_, numbers)| _ = numbers.remove(&number));
         for conjunction in plan.conjunctions {
             if let Err(conjunction) = self.remove_conjunction(number, flags, conjunction) {
                 // It was added when there were too many signatures.
@@ -383,11 +383,13 @@ impl FilterIndex {
         for entry in &*candidates {
             self.evaluate_candidate(*entry, view, evaluations, out);
         }
-        if !self.of_empty.is_empty() && event.iter().take(self.fields).all(Value::is_null) {
-            // Each once, whether its condition holds or not.
-            let found = out.split_off(before);
-            out.extend(found.into_iter().filter(|number| !self.of_empty.contains(number)));
-            out.extend(&self.of_empty);
+        for (empty, numbers) in &self.of_empty {
+            if !numbers.is_empty() && empty.holds(event) {
+                // Each once, whether its condition holds or not.
+                let found = out.split_off(before);
+                out.extend(found.into_iter().filter(|number| !numbers.contains(number)));
+                out.extend(numbers);
+            }
         }
         evaluations.counts.events += 1;
         evaluations.counts.matched += (out.len() - before) as u64;
@@ -463,7 +465,7 @@ impl FilterIndex {
             + self.signatures.capacity() * size_of::<Signature>()
             + self.signatures.iter().map(Signature::memory_bytes).sum::<usize>()
             + self.evaluators.allocation_size()
-            + self.of_empty.allocation_size()
+            + self.of_empty.iter().map(|(_, numbers)| numbers.len() * 2 * size_of::<u32>()).sum::<usize>()
             + evaluators
     }
 }

@@ -25,27 +25,31 @@ mod check; // resolves fields, checks types
 mod evaluate; // the interpreter
 mod functions; // the built-in functions
 mod lex; // the lexer
+mod javascript; // order, equality and conversion of values as in JavaScript
 mod lower; // lowers the syntax tree to conditions
+mod notifybc; // the dialect of NotifyBC
 mod parse; // the parser
 mod syntax; // the syntax tree
 
 use std::{fmt::Write, sync::Arc};
 
 use evaluate::Evaluation;
-use syntax::{Kind, Node};
+pub(super) use notifybc::compile as compile_for_notifybc;
+pub use notifybc::{DATA_FIELD, NotifybcFilter};
+use syntax::{Kind, Mode, Node};
 use tocsin_model::{field::Fields, filter::Dialect, problem::Problem, value::Value};
 
 use crate::{
     eval_value::{EvalError, EvalValue},
     expression::UserFunctions,
-    filter::compiled::{CompiledFilter, Evaluate},
+    filter::compiled::{CompiledFilter, EmptyEvent, Evaluate},
 };
 
 /// Compiles a JMESPath filter.
 pub(super) fn compile(text: &str, event: &Fields, functions: &UserFunctions) -> Result<CompiledFilter, Vec<Problem>> {
-    let mut root = parse::parse(text, functions).map_err(|problem| vec![problem])?;
+    let mut root = parse::parse(text, functions, Mode::Standard).map_err(|problem| vec![problem])?;
     check::check(&mut root, text, event)?;
-    let (condition, exact) = lower::lower(&root, event);
+    let (condition, exact) = lower::lower(&root, event, Mode::Standard);
     let demands = event.iter().any(|field| field.required || !field.default.is_null());
     let mut canonical = String::new();
     if !exact {
@@ -53,7 +57,7 @@ pub(super) fn compile(text: &str, event: &Fields, functions: &UserFunctions) -> 
     }
     let evaluator = Arc::new(JmespathFilter { root, event: event.clone(), demands });
     let filter = CompiledFilter::new(Dialect::Jmespath, condition, exact, &canonical, evaluator);
-    Ok(if demands { filter } else { filter.or_empty(event.len()) })
+    Ok(if demands { filter } else { filter.or_empty(EmptyEvent::Fields(event.len())) })
 }
 
 /// Whether there is a built-in function of this name.
@@ -74,7 +78,7 @@ impl Evaluate for JmespathFilter {
         if !self.demands && event.iter().take(self.event.len()).all(Value::is_null) {
             return Ok(true);
         }
-        match Evaluation::new(&self.event, event).truth(&self.root, None) {
+        match Evaluation::new(&self.event, event, Mode::Standard).truth(&self.root, None) {
             Ok(truth) => Ok(truth),
             Err(EvalError::Cost) => Err(EvalError::Cost),
             Err(_) => Ok(false),
@@ -82,23 +86,31 @@ impl Evaluate for JmespathFilter {
     }
 
     fn memory_bytes(&self) -> usize {
-        let mut bytes = size_of::<Self>();
-        self.root.visit(&mut |node| {
-            bytes += size_of::<Node>();
-            bytes += match &node.kind {
-                Kind::Field(name) => name.len(),
-                Kind::Literal(Value::Text(text)) => text.len(),
-                Kind::Literal(Value::List(items)) => items.len() * 2 * size_of::<Value>(),
-                _ => 0,
-            }
-        });
-        bytes
+        size_of::<Self>() + memory_bytes(&self.root)
     }
+}
+
+/// Bytes held by a syntax tree.
+fn memory_bytes(root: &Node) -> usize {
+    let mut bytes = 0;
+    root.visit(&mut |node| {
+        bytes += size_of::<Node>();
+        bytes += match &node.kind {
+            Kind::Field(name) => name.len(),
+            Kind::Literal(Value::Text(text)) => text.len(),
+            Kind::Literal(Value::List(items)) => items.len() * 2 * size_of::<Value>(),
+            _ => 0,
+        }
+    });
+    bytes
 }
 
 /// A JMESPath expression over any JSON, without an event class; for tests and comparisons.
 #[derive(Debug)]
-pub struct Query(Node);
+pub struct Query {
+    root: Node,
+    mode: Mode,
+}
 
 impl Query {
     /// Parses an expression.
@@ -106,7 +118,19 @@ impl Query {
     /// # Errors
     /// The first syntax error, with line and column.
     pub fn compile(text: &str) -> Result<Query, Problem> {
-        parse::parse(text, &UserFunctions::default()).map(Query)
+        Query::in_mode(text, Mode::Standard)
+    }
+
+    /// Parses an expression as NotifyBC's library does.
+    ///
+    /// # Errors
+    /// As [`Query::compile`].
+    pub fn compile_for_notifybc(text: &str) -> Result<Query, Problem> {
+        Query::in_mode(text, Mode::Notifybc)
+    }
+
+    fn in_mode(text: &str, mode: Mode) -> Result<Query, Problem> {
+        parse::parse(text, &UserFunctions::default(), mode).map(|root| Query { root, mode })
     }
 
     /// Evaluates the expression over a value.
@@ -115,7 +139,7 @@ impl Query {
     /// An argument has the wrong type, or the step limit was exceeded.
     pub fn search(&self, value: &Value) -> Result<Value, EvalError> {
         let (fields, here) = (Fields::default(), EvalValue::of(value));
-        Evaluation::new(&fields, &[]).value(&self.0, Some(&here)).map(|eval_value| eval_value.to_value())
+        Evaluation::new(&fields, &[], self.mode).value(&self.root, Some(&here)).map(|eval_value| eval_value.to_value())
     }
 }
 
@@ -155,5 +179,6 @@ fn print(node: &Node, out: &mut String) {
         Kind::Call(function, _) => list(function.signature().name, &parts, out),
         Kind::UserFunction(function, _) => list(&format!("{function:?}"), &parts, out),
         Kind::Reference(_) => list("&", &parts, out),
+        Kind::Failing => out.push_str("fail"),
     }
 }

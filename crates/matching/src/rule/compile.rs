@@ -125,7 +125,7 @@ pub(super) fn compile_rule(
         expires_after: notification.expires_after,
         // A scheduled rule does not fire on events, and a rule on lifecycle events is not evaluated by the index; a firing
         // compiles it without its schedule or binding.
-        enabled: rule.enabled && rule.schedule.is_none() && event.lifecycle.is_none(),
+        enabled: rule.enabled && rule.schedule.is_none() && !event.is_targeted(),
         audience: None,
         timeout: rule.timeout,
         filters: None,

@@ -3,7 +3,7 @@
 //! The stack cannot overflow, since the height of an expression is bounded, and so is the depth of its results. Time is
 //! bounded: every node, item and piece of text costs steps, and steps are limited.
 
-use std::{cmp::Ordering, rc::Rc};
+use std::rc::Rc;
 
 use tocsin_model::{field::Fields, value::Value};
 
@@ -11,8 +11,9 @@ use crate::{
     eval_value::{EvalError, EvalValue, List, Map, Text, compare},
     filter::jmespath::{
         functions::{Function, call, call_by, is_number, list_of},
+        javascript,
         json_types::{is_true, same, to_json_types},
-        syntax::{Comparison, Kind, Node, ProjectionKind, Slice},
+        syntax::{Comparison, Kind, Mode, Node, ProjectionKind, Slice},
     },
     steps::Steps,
 };
@@ -21,13 +22,14 @@ use crate::{
 pub(super) struct Evaluation<'a> {
     fields: &'a Fields,
     event: &'a [Value],
+    mode: Mode,
     steps: Steps,
 }
 
 impl<'a> Evaluation<'a> {
     /// Over an event, a row of a class.
-    pub fn new(fields: &'a Fields, event: &'a [Value]) -> Self {
-        Evaluation { fields, event, steps: Steps::default() }
+    pub fn new(fields: &'a Fields, event: &'a [Value], mode: Mode) -> Self {
+        Evaluation { fields, event, mode, steps: Steps::default() }
     }
 
     /// Whether an expression is true on a value, by default the event. Null, false and empty values are not true.
@@ -54,6 +56,8 @@ impl<'a> Evaluation<'a> {
             }
             Kind::Not(inner) => Ok(!self.truth(inner, here)?),
             Kind::Compare(comparison, parts) => Ok(self.compare(*comparison, parts, here)? == Some(true)),
+            // In NotifyBC, the reference is an object.
+            Kind::Reference(_) if self.mode == Mode::Notifybc => Ok(true),
             _ => Ok(is_true(&self.value(node, here)?)),
         }
     }
@@ -150,7 +154,7 @@ impl<'a> Evaluation<'a> {
                 let found = function.call(values, &mut self.steps)?;
                 as_json(found, &mut self.steps)
             }
-            Kind::Reference(_) => Err(EvalError::Type),
+            Kind::Reference(_) | Kind::Failing => Err(EvalError::Type),
         }
     }
 
@@ -169,7 +173,7 @@ impl<'a> Evaluation<'a> {
         Ok(EvalValue::Map(Map::Owned(entries)))
     }
 
-    /// Whether a comparison holds; `None` for an ordering of values other than numbers.
+    /// Whether a comparison holds; `None` for an ordering of values other than numbers, except in NotifyBC's dialect.
     fn compare(
         &mut self,
         comparison: Comparison,
@@ -178,19 +182,29 @@ impl<'a> Evaluation<'a> {
     ) -> Result<Option<bool>, EvalError> {
         let left = self.value(&parts[0], here)?;
         let right = self.value(&parts[1], here)?;
+        if self.mode == Mode::Notifybc {
+            return self.compare_as_javascript(comparison, &left, &right).map(Some);
+        }
         if !comparison.is_ordered() {
             return Ok(Some(same(&left, &right, &mut self.steps)? == (comparison == Comparison::Equal)));
         }
         if !is_number(&left) || !is_number(&right) {
             return Ok(None);
         }
-        let order = compare(&left, &right)?;
-        Ok(Some(match comparison {
-            Comparison::Less => order == Some(Ordering::Less),
-            Comparison::LessOrEqual => matches!(order, Some(Ordering::Less | Ordering::Equal)),
-            Comparison::Greater => order == Some(Ordering::Greater),
-            _ => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
-        }))
+        Ok(Some(comparison.holds(compare(&left, &right)?)))
+    }
+
+    fn compare_as_javascript(
+        &mut self,
+        comparison: Comparison,
+        left: &EvalValue<'a>,
+        right: &EvalValue<'a>,
+    ) -> Result<bool, EvalError> {
+        match comparison {
+            Comparison::Equal => javascript::same(left, right, &mut self.steps),
+            Comparison::NotEqual => javascript::same(left, right, &mut self.steps).map(|same| !same),
+            _ => Ok(comparison.holds(javascript::order(left, right, &mut self.steps)?)),
+        }
     }
 
     /// The items that a projection iterates over; `None` if the value has the wrong type.
@@ -245,6 +259,9 @@ impl<'a> Evaluation<'a> {
     }
 
     fn slice(&mut self, slice: Slice, items: &List<'a>) -> Result<EvalValue<'a>, EvalError> {
+        if slice.step == 0 {
+            return Err(EvalError::Range);
+        }
         let length = items.len() as i64;
         // As in Python: positions out of range are clamped.
         let (low, high) = if slice.step > 0 { (0, length) } else { (-1, length - 1) };
@@ -281,7 +298,7 @@ impl<'a> Evaluation<'a> {
         };
         let Some((list, by)) = by else {
             let given = given.iter().map(|part| self.value(part, here)).collect::<Result<Vec<_>, _>>()?;
-            return call(function, &given, &mut self.steps);
+            return call(function, &given, self.mode, &mut self.steps);
         };
         let items = match self.value(list, here)? {
             EvalValue::List(items) => items,
@@ -293,7 +310,7 @@ impl<'a> Evaluation<'a> {
             self.steps.take(1)?;
             keys.push(self.value(by, Some(&to_json_types(item)))?);
         }
-        call_by(function, items.iter().map(to_json_types).collect(), keys, &mut self.steps)
+        call_by(function, items.iter().map(to_json_types).collect(), keys, self.mode, &mut self.steps)
     }
 }
 

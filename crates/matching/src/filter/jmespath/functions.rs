@@ -6,7 +6,11 @@ use tocsin_model::value::Value;
 
 use crate::{
     eval_value::{EvalError, EvalValue, List, Map, Text, compare},
-    filter::jmespath::json_types::{same, to_json_types, write_json},
+    filter::jmespath::{
+        javascript,
+        json_types::{same, to_json_types, write_json},
+        syntax::Mode,
+    },
     functions,
     steps::Steps,
 };
@@ -227,8 +231,14 @@ impl Function {
 pub(super) fn call<'a>(
     function: Function,
     given: &[EvalValue<'a>],
+    mode: Mode,
     steps: &mut Steps,
 ) -> Result<EvalValue<'a>, EvalError> {
+    if mode == Mode::Notifybc
+        && let Some(result) = call_as_javascript(function, given, steps)?
+    {
+        return Ok(result);
+    }
     for (at, eval_value) in given.iter().enumerate() {
         function.signature().parameter(at).ok_or(EvalError::Type)?.accepts(eval_value, steps)?;
     }
@@ -336,6 +346,123 @@ pub(super) fn call<'a>(
     })
 }
 
+/// A function where NotifyBC's library has a result of its own; `None` where it decides as JMESPath does.
+///
+/// # Errors
+/// As [`call`].
+fn call_as_javascript<'a>(
+    function: Function,
+    given: &[EvalValue<'a>],
+    steps: &mut Steps,
+) -> Result<Option<EvalValue<'a>>, EvalError> {
+    let [first, others @ ..] = given else { return Ok(None) };
+    let accepts = |at: usize, eval_value: &EvalValue<'a>, steps: &mut Steps| {
+        function.signature().parameter(at).ok_or(EvalError::Type)?.accepts(eval_value, steps)
+    };
+    // An argument of the wrong type is an error, as in JMESPath.
+    let is_repeated = function.signature().repeats;
+    match function {
+        Function::ContainsCi if given.iter().any(is_null) => {
+            for (at, eval_value) in given.iter().enumerate().filter(|(_, eval_value)| !is_null(eval_value)) {
+                accepts(at, eval_value, steps)?;
+            }
+            return Ok(Some(EvalValue::Boolean(false)));
+        }
+        // Only the first argument is checked.
+        _ if is_repeated => accepts(0, first, steps)?,
+        _ => given.iter().enumerate().try_for_each(|(at, eval_value)| accepts(at, eval_value, steps))?,
+    }
+    if let EvalValue::Text(text) = first {
+        steps.take(text.len() / 64)?;
+    }
+    Ok(Some(match (function, first, others) {
+        (Function::Contains, EvalValue::Text(text), [part]) => {
+            let part = javascript::text(part, steps)?;
+            EvalValue::Boolean(text.contains(&part))
+        }
+        (Function::Contains, EvalValue::List(items), [requested]) => {
+            for item in items.iter() {
+                steps.take(1)?;
+                if javascript::same_scalar(&item, requested, steps)? {
+                    return Ok(Some(EvalValue::Boolean(true)));
+                }
+            }
+            EvalValue::Boolean(false)
+        }
+        // The last occurrence of the part must be the first.
+        (Function::StartsWith, EvalValue::Text(text), [part]) => {
+            EvalValue::Boolean(text.rfind(text_of(part)?) == Some(0))
+        }
+        (Function::Length, EvalValue::Text(text), _) => count(text.encode_utf16().count()),
+        (Function::Avg, EvalValue::List(items), _) => EvalValue::Number(total(items) / items.len() as f64),
+        (Function::Sum, EvalValue::List(items), _) => EvalValue::Number(total(items)),
+        (Function::Sort, EvalValue::List(items), _) => {
+            let mut sorted = Vec::with_capacity(items.len());
+            for item in items.iter() {
+                sorted.push((javascript::text(&item, steps)?, to_json_types(item)));
+            }
+            let bytes = sorted.iter().fold(0usize, |sum, (text, _)| sum.saturating_add(1 + text.len() / 64));
+            steps.take(bytes.saturating_mul(sorted.len().max(2).ilog2() as usize))?;
+            sorted.sort_by(|left, right| javascript::order_of_texts(&left.0, &right.0));
+            list_of(sorted.into_iter().map(|(_, item)| item).collect())
+        }
+        (Function::ToNumber, EvalValue::Text(text), _) => match javascript::number_of(text) {
+            number if number.is_nan() => EvalValue::Null,
+            number => EvalValue::Number(number),
+        },
+        (Function::Merge, _, _) => merge_as_javascript(given, steps)?,
+        _ => return Ok(None),
+    }))
+}
+
+/// `merge`, which also takes the items of lists and the characters of texts, by their position, and skips other values.
+fn merge_as_javascript<'a>(given: &[EvalValue<'a>], steps: &mut Steps) -> Result<EvalValue<'a>, EvalError> {
+    let numbered = |items: Vec<EvalValue<'a>>| -> EvalValue<'a> {
+        let entries = items.into_iter().enumerate().map(|(at, item)| (EvalValue::text(at.to_string()), item));
+        EvalValue::Map(Map::Owned(entries.collect()))
+    };
+    let mut maps = Vec::with_capacity(given.len());
+    for eval_value in given {
+        match eval_value {
+            EvalValue::Map(_) => maps.push(eval_value.clone()),
+            EvalValue::List(items) => {
+                steps.take(items.len())?;
+                maps.push(numbered(items.iter().collect()));
+            }
+            EvalValue::Text(text) => {
+                steps.take(text.len())?;
+                maps.push(numbered(text.chars().map(|c| EvalValue::text(c.to_string())).collect()));
+            }
+            _ => {}
+        }
+    }
+    merge(&maps, steps)
+}
+
+/// `max_by` and `min_by`, which begin with an infinite number: a text that is no number never counts. Without a result
+/// the value is undefined.
+fn extreme_as_javascript<'a>(
+    function: Function,
+    items: Vec<EvalValue<'a>>,
+    keys: &[EvalValue<'a>],
+    steps: &mut Steps,
+) -> Result<EvalValue<'a>, EvalError> {
+    let (start, requested) = match function {
+        Function::MaxBy => (f64::NEG_INFINITY, Ordering::Greater),
+        _ => (f64::INFINITY, Ordering::Less),
+    };
+    let mut best = (EvalValue::Number(start), EvalValue::Number(f64::NAN));
+    for (key, item) in keys.iter().zip(items) {
+        if !is_number(key) && !is_text(key) {
+            return Err(if is_null(key) { EvalError::Null } else { EvalError::Type });
+        }
+        if javascript::order(key, &best.0, steps)? == Some(requested) {
+            best = (key.clone(), item);
+        }
+    }
+    Ok(best.1)
+}
+
 /// Calls a function that evaluates an expression for the items of a list. `keys` holds the results, one for each item.
 ///
 /// # Errors
@@ -344,10 +471,14 @@ pub(super) fn call_by<'a>(
     function: Function,
     items: Vec<EvalValue<'a>>,
     keys: Vec<EvalValue<'a>>,
+    mode: Mode,
     steps: &mut Steps,
 ) -> Result<EvalValue<'a>, EvalError> {
     if function == Function::Map {
         return Ok(list_of(keys));
+    }
+    if mode == Mode::Notifybc && function != Function::SortBy {
+        return extreme_as_javascript(function, items, &keys, steps);
     }
     if !keys.iter().all(is_number) && !keys.iter().all(is_text) {
         return Err(if keys.iter().any(is_null) { EvalError::Null } else { EvalError::Type });
@@ -357,7 +488,12 @@ pub(super) fn call_by<'a>(
     let mut pairs: Vec<(EvalValue<'a>, EvalValue<'a>)> = keys.into_iter().zip(items).collect();
     Ok(match function {
         Function::SortBy => {
-            pairs.sort_by(|left, right| order(&left.0, &right.0));
+            pairs.sort_by(|left, right| match (mode, &left.0, &right.0) {
+                (Mode::Notifybc, EvalValue::Text(left), EvalValue::Text(right)) => {
+                    javascript::order_of_texts(left, right)
+                }
+                (_, left, right) => order(left, right),
+            });
             list_of(pairs.into_iter().map(|(_, item)| item).collect())
         }
         // The first of equal ones.

@@ -49,8 +49,8 @@ pub(super) fn write_json(eval_value: &EvalValue<'_>, out: &mut String, steps: &m
         EvalValue::Null => out.push_str("null"),
         EvalValue::Boolean(value) => out.push_str(if *value { "true" } else { "false" }),
         EvalValue::Integer(value) => _ = write!(out, "{value}"),
-        EvalValue::Number(value) if value.abs() < 1e21 && value.fract() == 0.0 => _ = write!(out, "{:.0}", value + 0.0),
-        EvalValue::Number(value) => out.push_str(&json(&Value::Number(*value))),
+        EvalValue::Number(value) if value.is_finite() => out.push_str(&super::javascript::number_text(*value)),
+        EvalValue::Number(_) => out.push_str("null"),
         EvalValue::List(items) => {
             out.push('[');
             for (at, item) in items.iter().enumerate() {

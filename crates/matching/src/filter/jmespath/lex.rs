@@ -7,6 +7,7 @@ use tocsin_model::{
     value::Value,
 };
 
+use super::{javascript, syntax::Mode};
 use crate::dialect::Span;
 
 /// A token.
@@ -45,12 +46,16 @@ const SYMBOLS: [&str; 24] = [
 ///
 /// # Errors
 /// The first character that begins no token.
-pub(super) fn tokens(source: &str) -> Result<Vec<(Token, Span)>, Problem> {
-    let mut lexer = Lexer { source, at: 0 };
+pub(super) fn tokens(source: &str, mode: Mode) -> Result<Vec<(Token, Span)>, Problem> {
+    let mut lexer = Lexer { source, at: 0, mode };
     let mut tokens = Vec::new();
+    let spaces: &[char] = match mode {
+        Mode::Standard => &[' ', '\t', '\n', '\r'],
+        Mode::Notifybc => &[' ', '\t', '\n'],
+    };
     loop {
         let rest = lexer.rest();
-        lexer.at += rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r']).len();
+        lexer.at += rest.len() - rest.trim_start_matches(spaces).len();
         let start = lexer.at;
         let token = lexer.token()?;
         let end = token == Token::End;
@@ -64,6 +69,7 @@ pub(super) fn tokens(source: &str) -> Result<Vec<(Token, Span)>, Problem> {
 struct Lexer<'a> {
     source: &'a str,
     at: usize,
+    mode: Mode,
 }
 
 impl<'a> Lexer<'a> {
@@ -86,9 +92,24 @@ impl<'a> Lexer<'a> {
             return Ok(Token::Name(rest[..length].into()));
         }
         if first.is_ascii_digit() || (first == '-' && rest[1..].starts_with(|c: char| c.is_ascii_digit())) {
-            let length = 1 + rest[1..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - 1);
-            let number = rest[..length].parse().map_err(|_| self.problem("the number does not fit into 64 bits"))?;
-            self.at += length;
+            let digits = 1 + rest[1..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - 1);
+            let number = match (rest[..digits].parse(), self.mode) {
+                (Ok(number), _) => number,
+                // No list has that many items.
+                (Err(_), Mode::Notifybc) => {
+                    if first == '-' {
+                        -i64::MAX
+                    } else {
+                        i64::MAX
+                    }
+                }
+                (Err(_), Mode::Standard) => return Err(self.problem("the number does not fit into 64 bits")),
+            };
+            self.at += match self.mode {
+                Mode::Standard => digits,
+                // `1-2` is 1.
+                Mode::Notifybc => rest.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(rest.len()),
+            };
             return Ok(Token::Number(number));
         }
         match first {
@@ -132,32 +153,43 @@ impl<'a> Lexer<'a> {
         Ok(Token::Quoted(name.into()))
     }
 
-    /// Text between `'`; only `\'` is an escape.
+    /// Text between `'`; only `\'` is an escape. In the dialect of NotifyBC, only the first one.
     fn raw(&mut self) -> Result<Token, Problem> {
         let (text, after) =
             self.until('\'').ok_or_else(|| self.problem("the text has no end").hint("close it with `'`"))?;
         self.at = after;
-        Ok(Token::Literal(Value::Text(text.replace("\\'", "'").into())))
+        let text = match self.mode {
+            Mode::Standard => text.replace("\\'", "'"),
+            Mode::Notifybc => text.replacen("\\'", "'", 1),
+        };
+        Ok(Token::Literal(Value::Text(text.into())))
     }
 
     /// JSON between backticks; or bare text, as in older JMESPath without `'`.
     fn literal(&mut self) -> Result<Token, Problem> {
         let (text, after) =
             self.until('`').ok_or_else(|| self.problem("the literal has no end").hint("close it with a backtick"))?;
-        let text = text.replace("\\`", "`");
-        let text = text.trim_matches([' ', '\t', '\n', '\r']);
-        let value: Value = match serde_json::from_str(text) {
-            Ok(value) => value,
-            Err(_) if !text.starts_with(['[', '{', '"']) => {
-                serde_json::from_str(&format!("\"{text}\"")).map_err(|_| {
-                    self.problem("the literal is neither JSON nor plain text").hint("write text between `'`")
-                })?
+        let (text, is_text) = match self.mode {
+            Mode::Standard => (text.replace("\\`", "`").trim_matches([' ', '\t', '\n', '\r']).to_owned(), false),
+            Mode::Notifybc => {
+                let text = javascript::trimmed_left(text).replacen("\\`", "`", 1);
+                // Text, if it does not begin as JSON.
+                let is_text = !text.starts_with(|c: char| "[{\"-".contains(c) || c.is_ascii_digit())
+                    && !["true", "false", "null"].contains(&text.as_str());
+                (text, is_text)
             }
-            Err(error) => {
+        };
+        let parsed = (!is_text).then(|| serde_json::from_str::<Value>(&text));
+        let value = match parsed {
+            Some(Ok(value)) => value,
+            Some(Err(error)) if text.starts_with(['[', '{', '"']) => {
                 let message = error.to_string();
                 let message = message.split(" at line ").next().unwrap_or_default();
                 return Err(self.problem(format!("the literal is not JSON: {message}")));
             }
+            _ => serde_json::from_str(&format!("\"{text}\"")).map_err(|_| {
+                self.problem("the literal is neither JSON nor plain text").hint("write text between `'`")
+            })?,
         };
         self.at = after;
         Ok(Token::Literal(value))

@@ -12,9 +12,10 @@ use tocsin_model::{
 
 use super::{
     check::shape,
-    functions::{Function, Shape},
+    functions::{Function, Parameter, Shape},
+    javascript::SAFE_INTEGER_MAX,
     parse::literal,
-    syntax::{Comparison, Kind, Node},
+    syntax::{Comparison, Kind, Mode, Node},
 };
 use crate::{
     expression::{Type, UserFunction},
@@ -34,8 +35,8 @@ const VALUE_TESTS_MAX: usize = 32;
 const EARLIER_TESTS_MAX: usize = 64;
 
 /// The condition for an expression to be true.
-pub(super) fn lower(node: &Node, event: &Fields) -> Lowered {
-    Lowering { event }.truth_conditions(node).yes
+pub(super) fn lower(node: &Node, event: &Fields, mode: Mode) -> Lowered {
+    Lowering { event, mode }.truth_conditions(node).yes
 }
 
 /// When a part is true, when it is false, and when it has a value.
@@ -147,6 +148,7 @@ fn implies(one: &Condition, other: &Condition) -> bool {
 
 struct Lowering<'a> {
     event: &'a Fields,
+    mode: Mode,
 }
 
 impl Lowering<'_> {
@@ -161,6 +163,10 @@ impl Lowering<'_> {
             Kind::Compare(comparison, parts) => self.compare(*comparison, &parts[0], &parts[1]),
             Kind::Call(function, given) => self.call(*function, given, node),
             Kind::Filter(parts) => self.filter(parts, node),
+            Kind::Failing => {
+                let never = || (Condition::never(), true);
+                TruthConditions { yes: never(), no: never(), value: never() }
+            }
             Kind::UserFunction(function, given) => self.defined(function, given),
             _ => match self.path(node) {
                 Some(path) => self.truth(path),
@@ -200,7 +206,16 @@ impl Lowering<'_> {
         }
     }
 
+    fn is_notifybc(&self) -> bool {
+        self.mode == Mode::Notifybc
+    }
+
     fn compare(&self, comparison: Comparison, left: &Node, right: &Node) -> TruthConditions {
+        // No test orders values of different types, or rounds large integers, as JavaScript does.
+        let is_exact = |node: &Node| literal(node).is_none_or(equals_itself_only);
+        if self.is_notifybc() && (comparison.is_ordered() || !is_exact(left) || !is_exact(right)) {
+            return TruthConditions::unknown(both(self.value(left), self.value(right)));
+        }
         if let (Some(left), Some(right)) = (literal(left), literal(right)) {
             return match comparison {
                 Comparison::Equal if scalar(left) && scalar(right) => TruthConditions::constant(equal(left, right)),
@@ -290,6 +305,9 @@ impl Lowering<'_> {
         if let (Some(path), Some(requested)) = (self.path(first), literal(second)) {
             return match function {
                 Function::Contains => self.contains(path, requested, value),
+                Function::ContainsCi | Function::StartsWith if self.is_notifybc() => {
+                    self.text_in_notifybc(path, function, requested, value)
+                }
                 Function::ContainsCi | Function::StartsWith | Function::EndsWith => match requested.as_text() {
                     Some(part) => self.text(path, text_test(function, part), value),
                     None => TruthConditions::unknown(value),
@@ -298,6 +316,11 @@ impl Lowering<'_> {
             };
         }
         match (function, literal(first), self.path(second)) {
+            (Function::Contains, Some(Value::List(items)), Some(_))
+                if self.is_notifybc() && !items.iter().all(equals_itself_only) =>
+            {
+                TruthConditions::unknown(value)
+            }
             (Function::Contains, Some(Value::List(items)), Some(path)) => self.one_of(path, items),
             _ => TruthConditions::unknown(value),
         }
@@ -337,7 +360,25 @@ impl Lowering<'_> {
         }
     }
 
+    /// `contains_ci`, which is false without a text, and `starts_with`, of which the prefix is only necessary.
+    fn text_in_notifybc(&self, path: Path, function: Function, requested: &Value, value: Lowered) -> TruthConditions {
+        let Some(part) = requested.as_text() else { return TruthConditions::unknown(value) };
+        let exact = function == Function::ContainsCi;
+        match text_test(function, part) {
+            Ok(value_test) if self.kind(&path) != Some(FieldType::Timestamp) => {
+                let no = if exact { UNKNOWN } else { (value.0.clone(), false) };
+                TruthConditions { yes: (Condition::test(path, value_test), exact), no, value }
+            }
+            Err(false) => TruthConditions { yes: (Condition::never(), true), no: UNKNOWN, value },
+            _ => TruthConditions::unknown(value),
+        }
+    }
+
     fn contains(&self, path: Path, requested: &Value, value: Lowered) -> TruthConditions {
+        // A value other than text is converted to text, in which it is searched.
+        if self.is_notifybc() && requested.as_text().is_none() {
+            return TruthConditions::unknown(value);
+        }
         let kind = self.kind(&path).map(shape);
         let item = |exact: bool| {
             let items = Path { reach: Reach::Items, ..path.clone() };
@@ -399,7 +440,7 @@ impl Lowering<'_> {
         let value = self.value(node);
         let [list, right, condition] = parts;
         let list = self.path(list).filter(|_| matches!(right.kind, Kind::Current));
-        let found = list.and_then(|list| item_condition(condition, &Path { reach: Reach::Items, ..list }));
+        let found = list.and_then(|list| item_condition(condition, &Path { reach: Reach::Items, ..list }, self.mode));
         match found {
             Some(yes) => TruthConditions { yes, no: UNKNOWN, value },
             None => TruthConditions::unknown(value),
@@ -412,7 +453,8 @@ impl Lowering<'_> {
         node.visit(&mut |part| {
             fails |= match part.kind {
                 Kind::Call(function, _) => can_fail(function),
-                Kind::UserFunction(..) => true,
+                Kind::UserFunction(..) | Kind::Failing | Kind::Reference(_) => true,
+                Kind::Slice(slice) => slice.step == 0,
                 _ => false,
             }
         });
@@ -421,13 +463,16 @@ impl Lowering<'_> {
         }
         match &node.kind {
             Kind::Compare(_, parts) => both(self.value(&parts[0]), self.value(&parts[1])),
+            // Null is no error.
+            Kind::Call(Function::ContainsCi, _) if self.is_notifybc() => (Condition::Always, false),
             Kind::Call(function, given) => {
                 let mut value = ALWAYS;
                 for (at, part) in given.iter().enumerate() {
                     let parameter = function.signature().parameter(at);
                     let plain = parameter.is_some_and(|parameter| parameter.is_plain());
                     value = both(value, self.value(part));
-                    if !can_fail(*function) || parameter == Some(super::functions::Parameter::Anything) {
+                    let is_unchecked = self.is_notifybc() && at >= function.signature().takes.len();
+                    if !can_fail(*function) || is_unchecked || parameter == Some(Parameter::Anything) {
                         continue;
                     }
                     let asked = match (self.path(part), literal(part)) {
@@ -484,11 +529,12 @@ fn both(left: Lowered, right: Lowered) -> Lowered {
 }
 
 /// The condition on one item of a list for a filter to keep it; `None` if no test expresses it.
-fn item_condition(node: &Node, items: &Path) -> Option<Lowered> {
+fn item_condition(node: &Node, items: &Path, mode: Mode) -> Option<Lowered> {
     let current = |node: &Node| matches!(node.kind, Kind::Current);
     match &node.kind {
         Kind::Or(parts) => {
-            let parts: Vec<Lowered> = parts.iter().map(|part| item_condition(part, items)).collect::<Option<_>>()?;
+            let parts: Vec<Lowered> =
+                parts.iter().map(|part| item_condition(part, items, mode)).collect::<Option<_>>()?;
             let exact = parts.iter().all(|(_, exact)| *exact);
             Some((Condition::Any(parts.into_iter().map(|(condition, _)| condition).collect()), exact))
         }
@@ -500,6 +546,9 @@ fn item_condition(node: &Node, items: &Path) -> Option<Lowered> {
             };
             // A null item is left out, whatever the condition says.
             if !scalar(value) || value.is_null() {
+                return None;
+            }
+            if mode == Mode::Notifybc && (comparison.is_ordered() || !equals_itself_only(value)) {
                 return None;
             }
             let numeric = matches!(value, Value::Integer(_) | Value::Number(_));
@@ -547,6 +596,17 @@ fn text_test(function: Function, part: &str) -> Result<ValueTest, bool> {
 /// Whether a function can fail for an argument of the wrong type.
 fn can_fail(function: Function) -> bool {
     !matches!(function, Function::NotNull | Function::ToArray | Function::ToNumber | Function::ToText | Function::Type)
+}
+
+/// Whether the value equals no other one if numbers are rounded to doubles.
+fn equals_itself_only(value: &Value) -> bool {
+    match value {
+        Value::Integer(value) => value.unsigned_abs() <= SAFE_INTEGER_MAX,
+        Value::Number(value) => value.abs() <= SAFE_INTEGER_MAX as f64,
+        Value::List(items) => items.iter().all(equals_itself_only),
+        Value::Map(entries) => entries.iter().all(|(_, value)| equals_itself_only(value)),
+        _ => true,
+    }
 }
 
 fn scalar(value: &Value) -> bool {

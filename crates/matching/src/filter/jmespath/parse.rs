@@ -10,19 +10,19 @@ use tocsin_model::{
 use super::{
     functions::{Function, Parameter},
     lex::{Token, tokens},
-    syntax::{Comparison, Kind, Node, ProjectionKind, Slice},
+    syntax::{Comparison, Kind, Mode, Node, ProjectionKind, Slice},
 };
 use crate::{
     dialect::{EXPRESSION_BYTES_MAX, EXPRESSION_HEIGHT_MAX, EXPRESSION_NESTING_MAX, Span},
     expression::UserFunctions,
 };
 
-/// Parses an expression. Checks names, numbers of arguments and slices, but not types. O(length); depth and length are
-/// bounded, so neither time nor stack can run out.
+/// Parses an expression. Checks names, numbers of arguments and slices, but not types; in the dialect of NotifyBC, only
+/// the syntax that its library checks. O(length); depth and length are bounded, so neither time nor stack can run out.
 ///
 /// # Errors
 /// The first syntax error, with its line and column.
-pub(super) fn parse(source: &str, functions: &UserFunctions) -> Result<Node, Problem> {
+pub(super) fn parse(source: &str, functions: &UserFunctions, mode: Mode) -> Result<Node, Problem> {
     if source.len() > EXPRESSION_BYTES_MAX {
         let message = format!("the expression has {} bytes, at most {EXPRESSION_BYTES_MAX} are allowed", source.len());
         return Err(Problem::new(Code::TooLong, "", message)
@@ -30,7 +30,7 @@ pub(super) fn parse(source: &str, functions: &UserFunctions) -> Result<Node, Pro
             .param("limit", EXPRESSION_BYTES_MAX)
             .param("unit", "bytes"));
     }
-    let mut parser = Parser { source, functions, tokens: tokens(source)?, at: 0, nesting: 0 };
+    let mut parser = Parser { source, functions, mode, tokens: tokens(source, mode)?, at: 0, nesting: 0 };
     let node = parser.expression(0)?;
     match parser.peek() {
         Token::End => Ok(node),
@@ -72,12 +72,17 @@ const NOT: u8 = 45;
 struct Parser<'a> {
     source: &'a str,
     functions: &'a UserFunctions,
+    mode: Mode,
     tokens: Vec<(Token, Span)>,
     at: usize,
     nesting: usize,
 }
 
 impl Parser<'_> {
+    fn is_notifybc(&self) -> bool {
+        self.mode == Mode::Notifybc
+    }
+
     fn peek(&self) -> &Token {
         &self.tokens[self.at].0
     }
@@ -182,7 +187,9 @@ impl Parser<'_> {
             Token::Symbol("{") => return self.map(span),
             Token::Symbol("!") => {
                 let inner = self.expression(NOT)?;
-                if let Token::Symbol(symbol @ ("." | "[]" | "[?")) = self.peek() {
+                if !self.is_notifybc()
+                    && let Token::Symbol(symbol @ ("." | "[]" | "[?")) = self.peek()
+                {
                     let text = inner.span.text(self.source);
                     let message =
                         format!("`!` takes `{text}` alone here, so `{symbol}` would be asked of true or false");
@@ -190,11 +197,13 @@ impl Parser<'_> {
                 }
                 Kind::Not(Box::new(inner))
             }
+            Token::Symbol("(") if self.is_notifybc() => return self.lenient_parenthesis(span),
             Token::Symbol("(") => {
                 let inner = self.expression(0)?;
                 self.expect(")", "to close the parenthesis")?;
                 return Ok(inner);
             }
+            Token::Symbol("&") if self.is_notifybc() => Kind::Reference(Box::new(self.expression(0)?)),
             Token::Symbol("&") => {
                 let message = "`&` stands only before an argument of functions that take an expression";
                 return Err(span.problem(Code::InvalidSyntax, self.source, message).param("language", "jmespath"));
@@ -252,7 +261,8 @@ impl Parser<'_> {
             }
             Token::Symbol(".") => {
                 if self.skip("*") {
-                    return self.projection(ProjectionKind::Values, left, STAR);
+                    let least = if self.is_notifybc() { DOT } else { STAR };
+                    return self.projection(ProjectionKind::Values, left, least);
                 }
                 let right = self.after_dot(DOT)?;
                 self.node(Kind::Sub(Box::new([left, right])), start)
@@ -268,6 +278,7 @@ impl Parser<'_> {
             },
             Token::Symbol("[]") => self.projection(ProjectionKind::Flattened, left, FLATTEN),
             Token::Symbol("[?") => self.filter(left),
+            Token::Symbol("(") if self.is_notifybc() => self.call_of(&left),
             _ => {
                 self.at = at;
                 Err(self.unexpected())
@@ -282,6 +293,7 @@ impl Parser<'_> {
                 self.list(span)
             }
             Token::Name(_) | Token::Quoted(_) | Token::Symbol("*" | "{") => self.expression(least),
+            _ if self.is_notifybc() => self.node(Kind::Failing, self.end()),
             Token::Number(_) => Err(self.unexpected().hint("write `[0]` for the first item of a list")),
             _ => {
                 Err(self
@@ -312,6 +324,7 @@ impl Parser<'_> {
                 self.after_dot(least)
             }
             Token::Symbol("[" | "[?") => self.expression(least),
+            Token::Symbol(":") | Token::Literal(_) if self.is_notifybc() => Err(self.unexpected()),
             token if binding(token) < PROJECTION_END => self.node(Kind::Current, self.end()),
             _ => Err(self.unexpected()),
         }
@@ -320,12 +333,15 @@ impl Parser<'_> {
     /// `0]` or `1:2:3]`, after the bracket.
     fn index(&mut self, left: Node) -> Result<Node, Problem> {
         let start = self.end();
-        let mut numbers = [None; 3];
+        let lenient = self.is_notifybc();
+        let mut numbers = [None; 4];
         let mut place = 0;
         loop {
             match self.next() {
-                (Token::Number(number), _) if numbers[place].is_none() => numbers[place] = Some(number),
-                (Token::Symbol(":"), _) if place < 2 => place += 1,
+                (Token::Number(number), _) if place < 3 && numbers[place].is_none() => numbers[place] = Some(number),
+                // NotifyBC's library takes the last of several numbers, and a third colon.
+                (Token::Number(number), _) if lenient && (1..3).contains(&place) => numbers[place] = Some(number),
+                (Token::Symbol(":"), _) if place < 2 || (lenient && place == 2) => place += 1,
                 (Token::Symbol("]"), _) => break,
                 (token, span) => {
                     let message = format!("{} is not expected between these brackets", token.describe());
@@ -339,10 +355,10 @@ impl Parser<'_> {
         let whole = left.span;
         let (kind, is_slice) = match (place, numbers) {
             (0, [Some(at), ..]) => (Kind::Index(at), false),
-            (_, [_, _, Some(0)]) => {
+            (_, [_, _, Some(0), _]) if !lenient => {
                 return Err(start.problem(Code::OutOfRange, self.source, "the step of a slice cannot be zero"));
             }
-            (_, [start, stop, step]) => (Kind::Slice(Slice { start, stop, step: step.unwrap_or(1) }), true),
+            (_, [start, stop, step, _]) => (Kind::Slice(Slice { start, stop, step: step.unwrap_or(1) }), true),
         };
         let right = self.node(kind, start)?;
         let picked = match left.kind {
@@ -354,6 +370,9 @@ impl Parser<'_> {
 
     /// `a, b]`, after the bracket.
     fn list(&mut self, start: Span) -> Result<Node, Problem> {
+        if self.is_notifybc() {
+            return self.lenient_list(start);
+        }
         let mut parts = vec![self.expression(0)?];
         while self.skip(",") {
             parts.push(self.expression(0)?);
@@ -372,7 +391,8 @@ impl Parser<'_> {
             self.next();
             self.expect(":", "after the name")?;
             entries.push((name, self.expression(0)?));
-            if !self.skip(",") {
+            // Without a comma, NotifyBC's library goes on until the brace.
+            if !self.skip(",") && (!self.is_notifybc() || *self.peek() == Token::Symbol("}")) {
                 break;
             }
         }
@@ -383,6 +403,9 @@ impl Parser<'_> {
     /// A call, after its name.
     fn call(&mut self, name: &str, start: Span) -> Result<Node, Problem> {
         self.next();
+        if self.is_notifybc() {
+            return self.lenient_call(Some(name), start);
+        }
         let Some(function) = Function::named(name) else { return self.defined(name, start) };
         let signature = function.signature();
         let given = self.arguments(|at| signature.parameter(at))?;
@@ -453,6 +476,84 @@ impl Parser<'_> {
         }
         self.expression(0)
     }
+}
+
+/// Syntax that only the library of NotifyBC accepts. An expression that it cannot evaluate fails when it is reached.
+impl Parser<'_> {
+    /// `a)` after the parenthesis: the first of several expressions counts.
+    fn lenient_parenthesis(&mut self, start: Span) -> Result<Node, Problem> {
+        let mut first = None;
+        while !self.skip(")") {
+            let found = self.current_or_expression()?;
+            first.get_or_insert(found);
+        }
+        match first {
+            Some(first) => Ok(first),
+            None => self.node(Kind::Failing, start),
+        }
+    }
+
+    /// `a, b]` after the bracket, also empty or without commas.
+    fn lenient_list(&mut self, start: Span) -> Result<Node, Problem> {
+        let mut parts = Vec::new();
+        while !self.skip("]") {
+            parts.push(self.expression(0)?);
+            if self.skip(",") && *self.peek() == Token::Symbol("]") {
+                return Err(self.unexpected());
+            }
+        }
+        self.node(Kind::List(parts), start)
+    }
+
+    /// A call of an expression in the place of a name, after the parenthesis.
+    fn call_of(&mut self, callee: &Node) -> Result<Node, Problem> {
+        let name: Option<Arc<str>> = match &callee.kind {
+            Kind::Field(name) => Some(Arc::clone(name)),
+            Kind::Call(function, _) => Some(function.signature().name.into()),
+            _ => None,
+        };
+        self.lenient_call(name.as_deref(), callee.span)
+    }
+
+    /// `a, b)` after the parenthesis; commas are optional. Names and numbers of arguments are not checked.
+    fn lenient_call(&mut self, name: Option<&str>, start: Span) -> Result<Node, Problem> {
+        let mut given = Vec::new();
+        while !self.skip(")") {
+            given.push(self.current_or_expression()?);
+            self.skip(",");
+        }
+        let kind = match (name.and_then(Function::named), name.and_then(|name| self.functions.find(name))) {
+            (Some(function), _) if fits(function, &given) => Kind::Call(function, given),
+            (None, Some(function))
+                if given.len() == function.takes()
+                    && !given.iter().any(|part| matches!(part.kind, Kind::Reference(_))) =>
+            {
+                Kind::UserFunction(Arc::clone(function), given)
+            }
+            _ => Kind::Failing,
+        };
+        self.node(kind, start)
+    }
+
+    /// An operand between parentheses: `@` stands alone there.
+    fn current_or_expression(&mut self) -> Result<Node, Problem> {
+        let span = self.span();
+        if self.skip("@") { self.node(Kind::Current, span) } else { self.expression(0) }
+    }
+}
+
+/// Whether a function can take arguments in this number, and expression references where it needs them.
+fn fits(function: Function, given: &[Node]) -> bool {
+    let signature = function.signature();
+    let count = match signature.repeats {
+        true => given.len() >= signature.takes.len(),
+        false => given.len() == signature.takes.len(),
+    };
+    count
+        && given.iter().enumerate().all(|(at, part)| {
+            let is_reference = matches!(part.kind, Kind::Reference(_));
+            is_reference == (signature.parameter(at) == Some(Parameter::Reference))
+        })
 }
 
 fn push(mut parts: Vec<Node>, part: Node) -> Vec<Node> {

@@ -1,11 +1,20 @@
 //! The syntax tree of JMESPath.
 
-use std::sync::Arc;
+use std::{cmp::Ordering, sync::Arc};
 
 use tocsin_model::value::Value;
 
 use super::functions::Function;
 use crate::{dialect::Span, expression::UserFunction};
+
+/// The variant of the language.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// JMESPath 1.0.
+    Standard,
+    /// The JavaScript library of NotifyBC: what it accepts, and how it evaluates.
+    Notifybc,
+}
 
 /// A node of the tree.
 #[derive(Debug, Clone)]
@@ -49,6 +58,8 @@ pub(super) enum Kind {
     UserFunction(Arc<UserFunction>, Vec<Node>),
     /// `&a`, an expression reference. Valid only as an argument of functions that take one.
     Reference(Box<Node>),
+    /// An evaluation error, which NotifyBC's parser accepts: an unknown function, a missing operand.
+    Failing,
 }
 
 /// The values that a projection iterates over.
@@ -67,7 +78,7 @@ pub(super) enum ProjectionKind {
 pub(super) struct Slice {
     pub start: Option<i64>,
     pub stop: Option<i64>,
-    /// Not zero.
+    /// Zero only in the dialect of NotifyBC, where it is an evaluation error.
     pub step: i64,
 }
 
@@ -100,6 +111,17 @@ impl Comparison {
         !matches!(self, Comparison::Equal | Comparison::NotEqual)
     }
 
+    /// Whether an ordering operator holds for operands in this order; `None` if they have none.
+    pub fn holds(self, order: Option<Ordering>) -> bool {
+        match self {
+            Comparison::Less => order == Some(Ordering::Less),
+            Comparison::LessOrEqual => matches!(order, Some(Ordering::Less | Ordering::Equal)),
+            Comparison::Greater => order == Some(Ordering::Greater),
+            Comparison::GreaterOrEqual => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
+            Comparison::Equal | Comparison::NotEqual => false,
+        }
+    }
+
     /// The same with its operands exchanged.
     pub fn mirrored(self) -> Comparison {
         match self {
@@ -116,9 +138,13 @@ impl Node {
     /// The child nodes.
     pub fn parts(&self) -> Vec<&Node> {
         match &self.kind {
-            Kind::Current | Kind::Event(_) | Kind::Field(_) | Kind::Literal(_) | Kind::Index(_) | Kind::Slice(_) => {
-                Vec::new()
-            }
+            Kind::Current
+            | Kind::Event(_)
+            | Kind::Field(_)
+            | Kind::Literal(_)
+            | Kind::Index(_)
+            | Kind::Slice(_)
+            | Kind::Failing => Vec::new(),
             Kind::Not(inner) | Kind::Reference(inner) => vec![inner],
             Kind::Sub(parts) | Kind::Compare(_, parts) | Kind::Project(_, parts) => parts.iter().collect(),
             Kind::Filter(parts) => parts.iter().collect(),
