@@ -11,7 +11,9 @@ use tocsin_model::{
 };
 
 use crate::{
-    lint, mjml,
+    lint,
+    merge::MergeTemplate,
+    mjml,
     parts::Part,
     sandbox::{self, PreparedTemplate, Reference},
     scope::{KnownVariables, RootsUsed},
@@ -145,12 +147,30 @@ impl<'a> Compiler<'a> {
     ) -> Option<u32> {
         let shown = display_key(key);
         let path = match header {
+            Some(field) if part == Part::Mail => format!("{}.content.templates.{shown}.mail.{field}", self.class_path),
             Some(header) => format!("{}.content.templates.{shown}.headers.{header}", self.class_path),
             None => format!("{}.content.templates.{shown}.{}", self.class_path, part.name()),
         };
         let target = part.name();
         let name = format!("{shown}{}:{target}", header.map(|header| format!(":{header}")).unwrap_or_default());
         let template = match engine {
+            TemplateEngine::Notifybc => {
+                let merge = match part {
+                    Part::Json => MergeTemplate::json(source),
+                    _ => Ok(MergeTemplate::text(source)),
+                };
+                let merge = match merge {
+                    Ok(merge) => merge,
+                    Err(error) => {
+                        let problem = Problem::syntax("json", path, error.to_string());
+                        let (line, column) = (error.line() as u32, error.column() as u32);
+                        self.done.problems.push(problem.position(line, column.max(1)));
+                        return None;
+                    }
+                };
+                let (key, header, bytes) = (shown.to_owned(), header.map(str::to_owned), source.len());
+                Template { name, key, part, header, uses: merge.uses(), bytes, stylesheet: None, merge: Some(merge) }
+            }
             TemplateEngine::Xslt => {
                 let stylesheets = stylesheets(&self.variables.partials);
                 let method = if part == Part::Html { "html" } else { "text" };
@@ -163,7 +183,16 @@ impl<'a> Compiler<'a> {
                                 .map_or(RootsUsed::default(), |text| RootsUsed::in_text(text)))
                         });
                         let (key, bytes) = (shown.to_owned(), 0);
-                        Template { name, key, part, header: None, uses, bytes, stylesheet: Some(stylesheet) }
+                        Template {
+                            name,
+                            key,
+                            part,
+                            header: None,
+                            uses,
+                            bytes,
+                            stylesheet: Some(stylesheet),
+                            merge: None,
+                        }
                     }
                     Err(problem) => {
                         self.done.problems.push(Problem { path: format!("{path}.xslt"), ..problem });
@@ -188,7 +217,7 @@ impl<'a> Compiler<'a> {
                 }
                 let bytes = html.len() + html.len() / 4;
                 let (key, header) = (shown.to_owned(), header.map(str::to_owned));
-                Template { name, key, part, header, uses, bytes, stylesheet: None }
+                Template { name, key, part, header, uses, bytes, stylesheet: None, merge: None }
             }
         };
         self.done.templates.push(template);
@@ -312,7 +341,7 @@ impl<'a> Compiler<'a> {
                 );
                 return None;
             }
-            TemplateEngine::Xslt => {
+            TemplateEngine::Xslt | TemplateEngine::Notifybc => {
                 let hint = "only stylesheets can import it; write the partial in Jinja".to_owned();
                 refuse(Code::NotApplicable, format!("`{}` is a stylesheet", reference.name), hint);
                 return None;

@@ -8,7 +8,7 @@ use std::{
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
 use tocsin_model::{
     application::{ContentTemplates, TemplateEngine},
-    content::{Content, JsonUse, PartsUsed},
+    content::{Content, JsonUse, MailField, PartsUsed},
     field::Fields,
     id::Name,
     problem::{Code, Problem},
@@ -62,6 +62,7 @@ impl fmt::Debug for Formatter {
 pub(crate) struct TemplateSlots {
     pub parts: [Option<u32>; 5],
     pub headers: Vec<(String, u32)>,
+    pub mail: [Option<u32>; MailField::ALL.len()],
 }
 
 impl TemplateSlots {
@@ -71,7 +72,8 @@ impl TemplateSlots {
 
     /// The numbers of all templates.
     fn numbers(&self) -> impl Iterator<Item = u32> {
-        self.parts.iter().flatten().copied().chain(self.headers.iter().map(|(_, number)| *number))
+        let parts = self.parts.iter().chain(&self.mail).flatten().copied();
+        parts.chain(self.headers.iter().map(|(_, number)| *number))
     }
 
     /// Removes unused parts.
@@ -92,7 +94,8 @@ impl TemplateSlots {
 
     /// Fills empty slots from `other`.
     fn fill(&mut self, other: &TemplateSlots) {
-        for (own, other) in self.parts.iter_mut().zip(other.parts) {
+        let own = self.parts.iter_mut().chain(&mut self.mail);
+        for (own, other) in own.zip(other.parts.into_iter().chain(other.mail)) {
             *own = own.or(other);
         }
         for (name, number) in &other.headers {
@@ -188,13 +191,20 @@ impl Formatter {
         };
         for (key, parts) in &templates.templates {
             let mut slots = TemplateSlots::default();
+            // The engine of lines: they are never stylesheets.
+            let is_merged = templates.engine == TemplateEngine::Notifybc;
+            let lines = if is_merged { TemplateEngine::Notifybc } else { TemplateEngine::Jinja };
             for part in Part::ALL {
                 let Some((engine, source)) = part.of(parts) else { continue };
+                let engine = if part == Part::Subject { lines } else { engine };
                 slots.parts[part as usize] = compiler.add(key, part, None, engine, source);
             }
             for (header, source) in &parts.headers {
-                let number = compiler.add(key, Part::Header, Some(header), TemplateEngine::Jinja, source);
+                let number = compiler.add(key, Part::Header, Some(header), lines, source);
                 slots.headers.extend(number.map(|number| (header.to_ascii_lowercase(), number)));
+            }
+            for (field, source) in &parts.mail {
+                slots.mail[*field as usize] = compiler.add(key, Part::Mail, Some(field.name()), lines, source);
             }
             formatter.has_headers |= !slots.headers.is_empty();
             formatter.place(key, slots);
@@ -257,14 +267,21 @@ impl Formatter {
             self.render(&self.templates[number as usize], &root, scope, locale, output).map(Some)
         };
         let [subject, text, html, json, sms] = found.parts;
+        let derives_text = used.text && self.derives_text(&found);
         let (subject, html) = (render(subject)?, render(html)?);
         let text = match (render(text)?, &html) {
-            (None, Some(html)) if used.text => Some(plain::text_of(html)),
+            (None, Some(html)) if derives_text => Some(plain::text_of(html)),
             (text, _) => text,
         };
-        let mut content = Content { subject, text, html, json: render(json)?, sms: render(sms)?, headers: Vec::new() };
+        let (headers, mail) = (Vec::new(), Vec::new());
+        let mut content = Content { subject, text, html, json: render(json)?, sms: render(sms)?, headers, mail };
         for (_, number) in &found.headers {
             content.headers.extend(self.header(*number, &root, scope, locale)?);
+        }
+        for (field, number) in MailField::ALL.into_iter().zip(found.mail) {
+            let Some(number) = number else { continue };
+            let value = self.header(number, &root, scope, locale)?;
+            content.mail.extend(value.map(|(_, value)| (field, value)));
         }
         Ok(Formatted { content, computed, personal })
     }
@@ -289,11 +306,10 @@ impl Formatter {
                 return preview;
             }
         };
-        let numbers = found.parts.into_iter().flatten().chain(found.headers.iter().map(|(_, number)| *number));
-        for number in numbers {
+        for number in found.numbers() {
             let template = &self.templates[number as usize];
             let content = match template.part {
-                Part::Header => self
+                Part::Header | Part::Mail => self
                     .header(number, &root, scope, locale)
                     .map(|header| header.map_or(String::new(), |(_, value)| value)),
                 _ => self.render(template, &root, scope, locale, None),
@@ -301,7 +317,7 @@ impl Formatter {
             let (part, header, key) = (template.part, template.header.clone(), Some(template.key.clone()));
             preview.parts.push(PreviewedPart { part, header, template: key, content });
         }
-        if found.parts[Part::Text as usize].is_none()
+        if self.derives_text(&found)
             && let Some(at) = preview.parts.iter().position(|part| part.part == Part::Html)
             && let Ok(html) = &preview.parts[at].content
         {
@@ -333,9 +349,9 @@ impl Formatter {
             ];
             used.into_iter().filter(|(_, used)| *used).map(|(root, _)| root.to_owned()).collect::<Vec<_>>()
         };
-        let read = |template: &Template| match template.stylesheet {
-            None => self.undeclared(&template.name).into_iter().filter(is_personal).collect(),
-            Some(_) => roots(template.uses),
+        let read = |template: &Template| match template.needs_root() {
+            true => self.undeclared(&template.name).into_iter().filter(is_personal).collect(),
+            false => roots(template.uses),
         };
         let of = |template| read(template).into_iter().map(|name| (template.key.as_str(), template.part, name));
         let mut found: Vec<_> = self.templates.iter().flat_map(of).collect();
@@ -384,10 +400,16 @@ impl Formatter {
         found
     }
 
+    /// Whether the text is made from the HTML. Mails of NotifyBC have the parts of their message only.
+    fn derives_text(&self, found: &TemplateSlots) -> bool {
+        let is_merged = |number: u32| self.templates[number as usize].merge.is_some();
+        found.parts[Part::Text as usize].is_none() && !found.parts[Part::Html as usize].is_some_and(is_merged)
+    }
+
     /// The roots that these templates and the computed fields use.
     fn uses(&self, found: &TemplateSlots) -> RootsUsed {
-        let numbers = found.parts.iter().flatten().chain(found.headers.iter().map(|(_, number)| number));
-        numbers.fold(self.computed.unwrap_or_default(), |uses, number| uses.or(self.templates[*number as usize].uses))
+        let numbers = found.numbers();
+        numbers.fold(self.computed.unwrap_or_default(), |uses, number| uses.or(self.templates[number as usize].uses))
     }
 
     /// Whether a part is produced by a stylesheet, which runs in a worker process: formatting then waits for that
@@ -413,9 +435,8 @@ impl Formatter {
         locale: Option<&str>,
         scope: &Scope<'_>,
     ) -> Result<(minijinja::Value, Vec<(Name, serde_json::Value)>), FormatError> {
-        // Stylesheets have an input of their own.
-        if self.computed.is_none() && found.numbers().all(|number| self.templates[number as usize].stylesheet.is_some())
-        {
+        // Stylesheets and texts with tokens have an input of their own.
+        if self.computed.is_none() && !found.numbers().any(|number| self.templates[number as usize].needs_root()) {
             return Ok((minijinja::Value::UNDEFINED, Vec::new()));
         }
         let root = TemplateRoot::new(&self.fields, scope, locale, self.uses(found));
@@ -473,12 +494,18 @@ impl Formatter {
             line,
             message,
         };
-        let output = match &template.stylesheet {
-            Some(stylesheet) => {
+        let output = match (&template.stylesheet, &template.merge) {
+            (Some(stylesheet), _) => {
                 let apply = || stylesheet.apply(&self.input(template, scope, locale));
                 applied.unwrap_or_else(apply).map_err(|error| failed(error.line, error.message))?
             }
-            None => self.render_jinja(template, root)?,
+            (None, Some(merge)) => match merge.apply(scope) {
+                output if output.len() > OUTPUT_BYTES_MAX => {
+                    return Err(failed(None, format!("the output is longer than {OUTPUT_BYTES_MAX} bytes")));
+                }
+                output => output,
+            },
+            (None, None) => self.render_jinja(template, root)?,
         };
         match template.part {
             Part::Json => {
@@ -488,7 +515,7 @@ impl Formatter {
                 Ok(output)
             }
             Part::Subject => Ok(one_line(output)),
-            Part::Header => {
+            Part::Header | Part::Mail => {
                 let line = one_line(output);
                 if line.len() > HEADER_BYTES_MAX {
                     return Err(failed(None, format!("the header is longer than {HEADER_BYTES_MAX} bytes")));

@@ -23,6 +23,8 @@
 mod parts; // parts of a message's content, and formatting errors
 
 mod limits; // limits of formatted content
+mod merge; // texts with the tokens of NotifyBC
+
 mod template; // one part of one template
 
 mod formatter; // compiles templates, selects them by locale and channel, renders them

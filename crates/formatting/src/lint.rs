@@ -106,7 +106,8 @@ pub fn try_with_samples(
 ) -> (Vec<Problem>, Vec<Problem>) {
     let (mut problems, mut warnings) = (Vec::new(), Vec::new());
     let mut is_late = false;
-    for template in &formatter.templates {
+    // Texts with tokens cannot fail.
+    for template in formatter.templates.iter().filter(|template| template.merge.is_none()) {
         let path = path_of(class_path, template);
         let found: Option<Problem> = match &template.stylesheet {
             // One that is stopped at a limit is enough: each takes a second.
@@ -187,6 +188,9 @@ fn wrong_call(template: &Template, error: &minijinja::Error) -> Option<Problem> 
 
 fn path_of(class_path: &str, template: &Template) -> String {
     match &template.header {
+        Some(field) if template.part == Part::Mail => {
+            format!("{class_path}.content.templates.{}.mail.{field}", template.key)
+        }
         Some(header) => format!("{class_path}.content.templates.{}.headers.{header}", template.key),
         None => format!("{class_path}.content.templates.{}.{}", template.key, template.part.name()),
     }
@@ -338,14 +342,19 @@ fn unsendable(application: &Application, needs: &dyn Fn(&Name) -> &'static [Part
 fn unused(application: &Application) -> Vec<Problem> {
     let mut used: BTreeSet<String> = BTreeSet::new();
     let mut check = |engine: TemplateEngine, text: &str| match engine {
+        TemplateEngine::Notifybc => {}
         TemplateEngine::Xslt => used.extend(xslt::imports(text)),
         _ => used.extend(references(text).into_iter().map(|reference| reference.name)),
     };
     for class in application.notifications.values() {
+        if class.content.engine == TemplateEngine::Notifybc {
+            continue;
+        }
         for parts in class.content.templates.values() {
             let texts = Part::ALL.into_iter().filter_map(|part| part.of(parts));
             texts.for_each(|(engine, text)| check(engine, text));
-            parts.headers.values().for_each(|text| check(TemplateEngine::Jinja, text));
+            let lines = parts.headers.values().chain(parts.mail.values());
+            lines.for_each(|text| check(TemplateEngine::Jinja, text));
         }
     }
     application.partials.values().for_each(|partial| check(partial.engine, &partial.text));

@@ -21,6 +21,8 @@ pub enum Part {
     Sms,
     /// A header; there can be several.
     Header,
+    /// A field of a mail in place of the channel's; there can be several.
+    Mail,
 }
 
 impl Part {
@@ -36,6 +38,7 @@ impl Part {
             Part::Json => "json",
             Part::Sms => "sms",
             Part::Header => "header",
+            Part::Mail => "mail",
         }
     }
 
@@ -47,7 +50,7 @@ impl Part {
             Part::Html => &parts.html,
             Part::Json => &parts.json,
             Part::Sms => &parts.sms,
-            Part::Header => return None,
+            Part::Header | Part::Mail => return None,
         };
         long.as_ref().map(|given| (given.engine, given.text.as_str()))
     }

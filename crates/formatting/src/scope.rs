@@ -1,7 +1,12 @@
 //! The variables of a template: the fields of its notification by name, and `event`, `sub`, `subscriber`, `device` and
 //! `notification`.
 
-use std::{cmp::Ordering, collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    cmp::Ordering,
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use minijinja::value::{DynObject, Enumerator, Object, ObjectExt, ObjectRepr, Value as Jinja, ValueKind};
 use tocsin_model::{
@@ -13,7 +18,7 @@ use tocsin_model::{
     value::Value,
 };
 
-use crate::locale_data::LocaleData;
+use crate::{locale_data::LocaleData, merge::MergedNotification};
 
 /// The input for formatting one notification. Borrowed: only values that the templates use are copied.
 #[derive(Debug, Clone, Copy)]
@@ -111,12 +116,19 @@ pub struct EventScope {
     pub(crate) jinja: Jinja,
     pub(crate) fields: Fields,
     pub(crate) row: Arc<[Value]>,
+    /// The event for texts with the tokens of NotifyBC, converted once for all recipients.
+    merged: Arc<OnceLock<MergedNotification>>,
 }
 
 impl EventScope {
     /// The row of an event of these fields.
     pub fn new(fields: &Fields, row: &[Value]) -> Self {
-        EventScope { jinja: record(fields, row), fields: fields.clone(), row: row.into() }
+        EventScope { jinja: record(fields, row), fields: fields.clone(), row: row.into(), merged: Arc::default() }
+    }
+
+    /// The event for texts with the tokens of NotifyBC.
+    pub(crate) fn merged(&self) -> &MergedNotification {
+        self.merged.get_or_init(|| MergedNotification::new(&self.fields, &self.row))
     }
 }
 

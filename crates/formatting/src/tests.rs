@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use tocsin_model::{
     application::{ContentTemplates, TemplateEngine, TemplateParts, TemplateText},
-    content::Content,
+    content::{Content, MailField},
     field::{Field, FieldType, Fields},
     id::{Name, NotificationBatchId, NotificationId, SubscriberId},
     subscriber::Profile,
@@ -117,6 +117,7 @@ fn templates(templates: &[(&str, Part, &str)]) -> ContentTemplates {
             Part::Json => parts.json = text,
             Part::Sms => parts.sms = text,
             Part::Header => parts.headers.extend(line.map(|line| ("X-Test".to_owned(), line))),
+            Part::Mail => parts.mail.extend(line.map(|line| (MailField::From, line))),
         }
     }
     ContentTemplates { engine: TemplateEngine::Jinja, templates: by_key }
@@ -136,6 +137,7 @@ fn render(part: Part, template: &str, locale: Option<&str>, place: &str) -> Resu
         Part::Json => content.json,
         Part::Sms => content.sms,
         Part::Header => content.headers.into_iter().next().map(|(_, value)| value),
+        Part::Mail => content.mail.into_iter().next().map(|(_, value)| value),
     };
     Ok(made.unwrap_or_default())
 }
@@ -774,6 +776,7 @@ proptest! {
 }
 
 mod bounds;
+mod merged; // texts with the tokens of NotifyBC
 mod naughty;
 pub(crate) mod outside;
 mod partials;
