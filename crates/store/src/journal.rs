@@ -33,6 +33,7 @@ mod schedules; // progress of rule schedules
 mod mail_providers; // mails to mailbox providers by day
 mod delays; // notifications of delayed rules that wait
 mod broadcasts; // broadcasts and their progress
+mod erasures; // erasure of a person
 
 pub use activity::{Activity, ActivityRow, Count, DurationHistogram, Progress, Stream, Timing, Totals, Window};
 pub use activity_log::{ActivityLog, QuantumQuery};
@@ -43,6 +44,7 @@ pub use broadcasts::{
 pub(crate) use broadcasts::{changed_state, no_broadcast};
 pub use checkpoints::Checkpoints;
 pub use delays::{CancelDelayed, Correlation, Delayed, DelayedFilter, Delays, DueDelays, NewDelayed};
+pub use erasures::{ERASED, ErasedEvents, ErasedNotifications, ErasedPerson, Erasure, Erasures, PersonNames};
 pub use event_log::{EventLog, EventRange};
 pub use events::{ClaimedEvents, EventAcceptance, EventBatchState, EventPage, Idempotency, NewEventBatch};
 pub use firings::{Firing, FiringFilter, FiringStatus, NewFiring, RefiredBatch, RuleStop};
@@ -88,6 +90,7 @@ pub trait Journal:
     + OperatorActions
     + ActivityLog
     + Maintenance
+    + Erasures
 {
 }
 
@@ -104,5 +107,6 @@ impl<J> Journal for J where
         + OperatorActions
         + ActivityLog
         + Maintenance
+        + Erasures
 {
 }

@@ -26,6 +26,7 @@ pub(crate) mod change_log; // log of changes, which caches and indexes follow
 pub(crate) mod match_store; // records as of a sequence of the change log, for matching
 mod schedule_store; // schedules of subscriptions
 mod api_key_store; // API keys
+mod notifybc_store; // documents of NotifyBC records
 pub(crate) mod installation; // identity and secret of the installation, counts, health check
 
 #[cfg(test)]
@@ -40,16 +41,25 @@ pub(crate) use applications::no_application;
 pub use change_log::ChangeLog;
 pub use changes::*;
 pub use consent_store::{ConfirmConsent, ConsentStore, EvidenceOf, NewConsented};
-pub(crate) use consent_store::{address_of, confirmed_device, moved_devices, moved_evidence, recorded_act};
+pub(crate) use consent_store::{
+    address_of, confirmed_device, is_of_other_address, moved_devices, moved_evidence, recorded_act,
+};
 pub use feedback_store::{FeedbackChange, FeedbackFilter, FeedbackState, FeedbackStore, STATE_ENTRIES_MAX};
 pub(crate) use feedback_store::{MERGES_FOLLOWED_MAX, device_prefix};
 pub(crate) use installation::*;
 pub use installation::{Installation, RecordCounts};
-pub(crate) use lifecycle_store::{ChangedSubscription, lifecycle_change, lifecycle_event, lifecycle_row, origin};
+pub(crate) use lifecycle_store::{
+    ChangedSubscription, lifecycle_change, lifecycle_event, lifecycle_row, origin, person_events, subject_name,
+};
 pub use lifecycle_store::{LifecycleEntry, LifecycleFilter, LifecycleStore, TrimLifecycle};
 pub use match_store::MatchStore;
 pub use merges::*;
-pub use recipient_store::RecipientStore;
+pub use notifybc_store::{
+    DocumentKeys, DocumentScan, DocumentVersion, KeyFilter, NativeSubscription, NotifybcStore, PAGE_BODIES_BYTES_MAX,
+    PutDocument, StoredDocument,
+};
+pub(crate) use notifybc_store::{document_noun, with_address};
+pub use recipient_store::{RecipientChange, RecipientStore, RecipientWatcher};
 pub use schedule_store::{ScheduleMembers, ScheduleStore};
 pub use segment_store::SegmentStore;
 pub use segments::*;
@@ -81,6 +91,7 @@ pub trait Records:
     + SuppressionStore
     + FeedbackStore
     + RecipientStore
+    + NotifybcStore
     + MatchStore
     + ScheduleStore
     + ApiKeyStore
@@ -98,6 +109,7 @@ impl<R> Records for R where
         + SuppressionStore
         + FeedbackStore
         + RecipientStore
+        + NotifybcStore
         + MatchStore
         + ScheduleStore
         + ApiKeyStore

@@ -9,8 +9,10 @@ use std::{
 };
 
 use tocsin_model::{
+    consent::{ConsentMethod, ConsentState, Evidence},
     event::PackedEvents,
     id::{Name, SubscriberNumber},
+    notifybc::Collection,
     subscriber::Profile,
     subscription::SubscriptionParams,
     time::Timestamp,
@@ -21,8 +23,8 @@ use tocsin_store::{
     error::StoreError,
     journal::{ActivityLog, EventLog, JournalOptions, NewEventBatch, OpenWork},
     records::{
-        ApplicationStore, ChangeLog, NewApplicationVersion, NewSubscriber, NewSubscription, Precondition,
-        SubscriberStore, SubscriptionStore,
+        ApplicationStore, ChangeLog, DocumentKeys, NativeSubscription, NewApplicationVersion, NewSubscriber,
+        NewSubscription, NotifybcStore, Precondition, PutDocument, SubscriberStore, SubscriptionStore,
     },
     spool::PartitionNumber,
     sqlite::{
@@ -136,6 +138,48 @@ fn a_backup_under_load_is_a_consistent_snapshot() {
         }
         stopped.store(true, Ordering::Relaxed);
         load.await.expect("it ran");
+    });
+}
+
+#[test]
+fn a_restored_backup_has_documents_of_notifybc_with_their_native_rows() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (data, copy, back) = (folder.path().join("data"), folder.path().join("copy"), folder.path().join("back"));
+        let stores = open(&data).await;
+        let id = "00000000000000000000000a".to_owned();
+        let now = Timestamp(1_800_000_000_000_000);
+        let put = PutDocument {
+            collection: Collection::Subscription,
+            id: id.clone(),
+            body: r#"{"userChannelId":"ann@x.example"}"#.into(),
+            keys: DocumentKeys { state: Some("confirmed".to_owned()), ..DocumentKeys::default() },
+            expect: Precondition::Absent,
+            native: Some(NativeSubscription {
+                channel: name("email"),
+                address: "ann@x.example".to_owned(),
+                values: "{}".into(),
+                filter: None,
+                state: ConsentState::Confirmed,
+                enabled: true,
+                evidence: Evidence::new(ConsentMethod::Api, "notifybc"),
+            }),
+            created_at: now,
+            updated_at: now,
+        };
+        let written = stores.records.put_documents(vec![put], now).await.expect("written").remove(0);
+        let number = written.expect("stored").number.expect("native");
+        let before = stores.records.document(Collection::Subscription, &id).await.expect("read");
+        let (from, to) = (data.clone(), copy.clone());
+        let taken = tokio::task::spawn_blocking(move || back_up(&from, &to, "test", Timestamp(5), 0)).await;
+        taken.expect("it ran").expect("it was taken");
+        stores.records.remove_documents(Collection::Subscription, vec![id.clone()], now).await.expect("removed");
+
+        restore(&copy, &back).expect("restored");
+        let restored = open(&back).await;
+        assert_eq!(restored.records.document(Collection::Subscription, &id).await.expect("read"), before);
+        assert!(before.is_some_and(|before| before.number == Some(number)));
+        assert!(restored.records.subscription(number).await.expect("read").expect("there").enabled);
     });
 }
 

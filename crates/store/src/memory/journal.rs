@@ -4,6 +4,7 @@
 mod state; // its data, and the changes of a step
 mod mail_providers; // mails to mailbox providers by day
 mod broadcasts; // broadcasts and their progress
+mod erasures; // erasure of a person
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -31,6 +31,7 @@ mod lifecycle; // outbox of lifecycle events
 mod consents; // consent of subscriptions, with its evidence
 mod change_log; // the change log, with before-images for snapshots
 mod entries; // the directory's entries
+mod notifybc; // documents of NotifyBC records
 mod feedback; // feedback to sent messages
 
 use crate::{
@@ -42,13 +43,14 @@ use crate::{
         EXPIRED_MERGES_MAX, EndpointKey, FailingEndpoint, FollowedSchedule, IndexedSubscription, Installation,
         LOGGED_TARGETS_MAX, MERGES_KEPT, MatchStore, Merge, MergeRefusal, MergedSubscriber, NewApplicationVersion,
         NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, PutDevice, REMOVED_API_KEYS_MAX,
-        REMOVED_SUBSCRIPTIONS_MAX, Recipient, RecipientStore, RecipientSubscriber, RecipientSubscription, RecordChange,
-        RecordCounts, RemoveSubscription, ScheduleMembers, ScheduleStore, ScheduledSubscription, SegmentScan,
-        SegmentScanBounds, SegmentStore, StoredState, SubscriberFilter, SubscriberStore, SubscriptionChange,
-        SubscriptionCounts, SubscriptionFilter, SubscriptionStore, SuppressionFilter, SuppressionStore,
-        UpdateSubscription, Written, due_schedule, effective_state, has_attribute, keep_state, moved_devices,
-        new_installation, new_secret, no_application, no_changes_after, no_device, no_segment, no_subscriber,
-        no_subscription, no_suppression, reach, read_filter, runs, since_change, trim_to,
+        REMOVED_SUBSCRIPTIONS_MAX, Recipient, RecipientChange, RecipientStore, RecipientSubscriber,
+        RecipientSubscription, RecipientWatcher, RecordChange, RecordCounts, RemoveSubscription, ScheduleMembers,
+        ScheduleStore, ScheduledSubscription, SegmentScan, SegmentScanBounds, SegmentStore, StoredState,
+        SubscriberFilter, SubscriberStore, SubscriptionChange, SubscriptionCounts, SubscriptionFilter,
+        SubscriptionStore, SuppressionFilter, SuppressionStore, UpdateSubscription, Written, due_schedule,
+        effective_state, has_attribute, keep_state, moved_devices, new_installation, new_secret, no_application,
+        no_changes_after, no_device, no_segment, no_subscriber, no_subscription, no_suppression, reach, read_filter,
+        runs, since_change, trim_to,
     },
 };
 
@@ -77,6 +79,9 @@ struct RecordsState {
     subscriptions: BTreeMap<SubscriptionId, Subscription>,
     owned: BTreeMap<SubscriberNumber, BTreeSet<SubscriptionId>>,
     consents: BTreeMap<SubscriptionId, Consent>,
+    documents: notifybc::Documents,
+    /// Subscriptions made by the documents of the current write, which are not logged yet.
+    made_documents: Vec<SubscriptionId>,
     /// By number, with the number of the subscriber.
     evidence: BTreeMap<u64, (SubscriberNumber, EvidenceRecord)>,
     last_evidence: u64,
@@ -108,6 +113,9 @@ struct RecordsState {
     merges: Vec<(Merge, bool)>,
     /// Subscribers changed by the current write.
     touched: Vec<SubscriberNumber>,
+    /// Other changes of recipients by the current write, for the hook of delivery.
+    recipients: RecipientChange,
+    recipient_watcher: Option<Arc<dyn RecipientWatcher>>,
     directory: entries::Directory,
     /// Origin of the current write, for its lifecycle events.
     origin: ChangeOrigin,
@@ -164,7 +172,13 @@ impl MemoryRecords {
         state.origin = ChangeOrigin::default();
         state.trim();
         state.directory.notify_watcher();
-        self.listeners.notify(std::mem::take(&mut state.touched));
+        let touched = std::mem::take(&mut state.touched);
+        let mut recipients = std::mem::take(&mut state.recipients);
+        recipients.subscribers.extend(&touched);
+        if let Some(watcher) = state.recipient_watcher.as_ref().filter(|_| !recipients.is_empty()) {
+            watcher.recipients_changed(&recipients);
+        }
+        self.listeners.notify(touched);
         let change = ChangeSequence(state.change);
         self.newest.send_if_modified(|newest| std::mem::replace(newest, change) != change);
         result
@@ -260,7 +274,7 @@ impl ApplicationStore for MemoryRecords {
         Ok(state.applications.get(name).into_iter().flat_map(|(versions, _)| versions.iter().rev().cloned()).collect())
     }
 
-    async fn remove_application(&self, name: &Name, _now: Timestamp) -> Result<(), StoreError> {
+    async fn remove_application(&self, name: &Name, now: Timestamp) -> Result<(), StoreError> {
         self.change(|state| {
             if !state.applications.get(name).is_some_and(|(_, current)| *current) {
                 return Err(no_application(name));
@@ -270,7 +284,7 @@ impl ApplicationStore for MemoryRecords {
                 let of_class = state.subscriptions.values().filter(|found| found.application == application);
                 let ids: Vec<_> = of_class.filter(|found| found.class == class).map(|found| found.id).collect();
                 for step in ids.chunks(REMOVED_SUBSCRIPTIONS_MAX) {
-                    state.remove_subscriptions(step);
+                    state.remove_subscriptions(step, now);
                 }
             }
             if let Some((_, current)) = state.applications.get_mut(name) {
@@ -497,6 +511,7 @@ impl SubscriptionStore for MemoryRecords {
             state.expect_subscription(id, expect)?;
             let before = state.recorded_change(id, change, now);
             state.log_subscriptions(before.as_slice());
+            state.device_changed(id, now);
             state.subscriptions.get(&id).cloned().ok_or_else(|| no_subscription(id))
         })
     }
@@ -544,7 +559,7 @@ impl SubscriptionStore for MemoryRecords {
             if state.subscriptions.get(&id).is_some_and(Subscription::is_active_or_snoozed) {
                 state.record_lifecycle(LifecycleChange::Ended, id, None, now);
             }
-            state.remove_subscriptions(&[id]);
+            state.remove_subscriptions(&[id], now);
             Ok(())
         })
     }
@@ -677,6 +692,10 @@ impl RecipientStore for MemoryRecords {
         let state = self.state.lock();
         let later = state.endpoints.values().filter(|found| after.is_none_or(|after| found.key > *after));
         Ok(later.take(limit).cloned().collect())
+    }
+
+    fn watch_recipients(&self, watcher: Arc<dyn RecipientWatcher>) {
+        self.state.lock().recipient_watcher = Some(watcher);
     }
 }
 

@@ -10,6 +10,7 @@ mod consent_store; // consent of subscriptions, with its evidence
 mod lifecycle_store; // outbox of lifecycle events
 mod suppression_store; // suppressions
 mod feedback_store; // feedback to sent messages
+mod notifybc_store; // documents of NotifyBC records
 mod recipient_store; // recipients and failing endpoints
 mod change_log; // the change log
 mod match_store; // profiles and members at any sequence

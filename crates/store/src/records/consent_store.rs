@@ -8,7 +8,7 @@ use tocsin_model::{
         Confirmation, Consent, ConsentAct, ConsentMethod, ConsentRequest, ConsentState, Evidence, EvidenceRecord,
         InitialConsent, Proof, Requested,
     },
-    id::{Name, SubscriberId, SubscriptionId},
+    id::{Name, SubscriberId, SubscriberNumber, SubscriptionId},
     lifecycle::ChangeOrigin,
     subscriber::{Device, DeviceState, Subscriber},
     time::Timestamp,
@@ -59,8 +59,8 @@ pub trait ConsentStore: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<bool, StoreError>;
 
-    /// Undoes a withdrawal and enables the subscription; one that needs no consent is only enabled. A pending one stays
-    /// pending. Returns whether anything changed.
+    /// Undoes a withdrawal and enables the subscription; one that needs no consent is only enabled. One that was never
+    /// confirmed for the present address is pending again, see [`Consent::restore`]. Returns whether anything changed.
     async fn restore_consent(&self, id: SubscriptionId, evidence: Evidence, now: Timestamp)
     -> Result<bool, StoreError>;
 
@@ -85,6 +85,15 @@ pub trait ConsentStore: Send + Sync + 'static {
     /// `Missing`: there is no such subscriber. `Unavailable`: it is erased, but the WAL could not be truncated, since a
     /// backup or a long read was running; the call can be repeated.
     async fn erase_subscriber(&self, id: &SubscriberId, now: Timestamp) -> Result<(), StoreError>;
+
+    /// Truncates the WAL, so that it holds nothing that was erased.
+    ///
+    /// # Errors
+    /// `Unavailable`: a backup or a long read is running.
+    async fn truncate_log(&self) -> Result<(), StoreError>;
+
+    /// Removed subscriptions of a subscriber, as far as the change log knows them.
+    async fn former_subscriptions(&self, subscriber: SubscriberNumber) -> Result<Vec<SubscriptionId>, StoreError>;
 
     /// Deletes up to `limit` evidences of persons that were erased by `before`. Returns their number.
     async fn prune_evidence(&self, before: Timestamp, limit: usize) -> Result<usize, StoreError>;
@@ -153,13 +162,26 @@ pub(crate) fn address_of(subscriber: &Subscriber, device: Option<&Name>) -> Opti
     Some((device.channel.clone(), device.address.clone()))
 }
 
-/// Active devices that have another address than before.
-pub(crate) fn moved_devices(before: &BTreeMap<Name, Device>, now: &BTreeMap<Name, Device>) -> Vec<Name> {
+/// Active devices that have another address than before, or no device of this name had one: with whether it is new.
+pub(crate) fn moved_devices(before: &BTreeMap<Name, Device>, now: &BTreeMap<Name, Device>) -> Vec<(Name, bool)> {
     let moved = |(name, device): (&Name, &Device)| {
-        let is_moved = before.get(name).is_some_and(|before| !is_same_address(before, device));
-        (is_moved && device.state == DeviceState::Active).then(|| name.clone())
+        let before = before.get(name);
+        let is_moved = before.is_none_or(|before| !is_same_address(before, device));
+        (is_moved && device.state == DeviceState::Active).then(|| (name.clone(), before.is_none()))
     };
     now.iter().filter_map(moved).collect()
+}
+
+/// Whether a consent is not for the address of this device. `is_new`: the subscription did not name the device before,
+/// so a consent without an address says nothing about it.
+pub(crate) fn is_of_other_address(consent: &Consent, device: &Device, is_new: bool) -> bool {
+    match &consent.address {
+        Some((channel, address)) => {
+            let sent = Device { channel: channel.clone(), address: address.clone(), state: DeviceState::Active };
+            !is_same_address(&sent, device)
+        }
+        None => !is_new,
+    }
 }
 
 /// Evidence of a request that another address of a device causes.

@@ -1,11 +1,13 @@
-//! Outbox of lifecycle events: changes of subscriptions, stored in the commit of the change until the journal has them.
+//! Outbox of lifecycle events: changes of subscriptions, subscribers and devices, stored in the commit of the change
+//! until the journal has them.
 
 use async_trait::async_trait;
 use tocsin_model::{
     consent::{ConsentAct, ConsentChange, ConsentState, Evidence},
     field::Row,
     id::{Name, SubscriptionId},
-    lifecycle::{ChangeOrigin, ChangeWay, LifecycleChange, lifecycle_fields},
+    lifecycle::{ChangeOrigin, ChangeWay, LifecycleChange, LifecycleSubject, fields_of, lifecycle_fields},
+    subscriber::{Device, DeviceState, Subscriber},
     time::Timestamp,
     value::Value,
 };
@@ -66,11 +68,11 @@ pub struct LifecycleEntry {
     pub position: u64,
     /// Change.
     pub change: LifecycleChange,
-    /// Subscription class.
+    /// Subscription class; `subscriber` or `device` for a change of these.
     pub class: Name,
     /// Time of the change.
     pub at: Timestamp,
-    /// The event, a row of [`lifecycle_fields`].
+    /// The event, a row of [`fields_of`] the change.
     pub row: Row,
 }
 
@@ -122,9 +124,100 @@ pub(crate) fn lifecycle_event(
     lifecycle_fields().to_json(&row)
 }
 
+/// The changes of a subscriber and its devices that a write makes, with the events, as JSON. A removed subscriber has no
+/// personal data beyond the id.
+pub(crate) fn person_events(
+    old: Option<&Subscriber>,
+    new: Option<&Subscriber>,
+    origin: &ChangeOrigin,
+    at: Timestamp,
+) -> Vec<(LifecycleChange, String)> {
+    let Some(person) = new.or(old) else { return Vec::new() };
+    let none = std::collections::BTreeMap::new();
+    let mut changes: Vec<(LifecycleChange, Option<(&Name, &Device)>)> = Vec::new();
+    match (old, new) {
+        (None, Some(_)) => changes.push((LifecycleChange::SubscriberCreated, None)),
+        (Some(_), None) => changes.push((LifecycleChange::SubscriberRemoved, None)),
+        (Some(old), Some(new)) if old.profile != new.profile || old.preferences != new.preferences => {
+            changes.push((LifecycleChange::SubscriberChanged, None));
+        }
+        _ => {}
+    }
+    if let Some(new) = new {
+        let before = old.map_or(&none, |old| &old.devices);
+        for (name, device) in &new.devices {
+            let is_same = |held: &&Device| held.channel == device.channel && held.address == device.address;
+            match before.get(name).filter(is_same) {
+                None => changes.push((LifecycleChange::DeviceAdded, Some((name, device)))),
+                Some(held) if held.state == DeviceState::Pending && device.state == DeviceState::Active => {
+                    changes.push((LifecycleChange::DeviceConfirmed, Some((name, device))));
+                }
+                Some(_) => {}
+            }
+        }
+        let gone = before.iter().filter(|(name, _)| !new.devices.contains_key(*name));
+        changes.extend(gone.map(|device| (LifecycleChange::DeviceRemoved, Some(device))));
+    }
+    let event = |(change, device)| (change, person_event(change, old, person, device, origin, at));
+    changes.into_iter().map(event).collect()
+}
+
+fn person_event(
+    change: LifecycleChange,
+    old: Option<&Subscriber>,
+    person: &Subscriber,
+    device: Option<(&Name, &Device)>,
+    origin: &ChangeOrigin,
+    at: Timestamp,
+) -> String {
+    let text = |text: Option<&str>| text.map_or(Value::Null, Value::from);
+    let is_removed = change == LifecycleChange::SubscriberRemoved;
+    let personal = |value: Value| if is_removed { Value::Null } else { value };
+    let attributes = |of: &Subscriber| match of.profile.attributes.is_empty() {
+        true => Value::Null,
+        false => Value::Map(
+            of.profile.attributes.iter().map(|(name, value)| (name.as_str().into(), value.clone())).collect(),
+        ),
+    };
+    let mut row = vec![
+        Value::from(person.id.as_str()),
+        Value::from(change.word()),
+        Value::Timestamp(at),
+        text(origin.actor.as_deref()),
+        Value::from(origin.way.word()),
+        personal(Value::Boolean(person.profile.enabled)),
+        personal(text(person.profile.locale.as_deref())),
+        personal(text(person.profile.time_zone.as_deref())),
+        personal(attributes(person)),
+    ];
+    match device {
+        Some((name, device)) => row.extend([
+            Value::from(name.as_str()),
+            Value::from(device.channel.as_str()),
+            Value::from(&*device.address),
+            serde_json::to_value(device.state).map_or(Value::Null, Value::from),
+        ]),
+        None => {
+            let before = old.filter(|old| old.profile.attributes != person.profile.attributes);
+            row.push(before.map_or(Value::Null, attributes));
+        }
+    }
+    fields_of(change).to_json(&row)
+}
+
+/// The name that an entry has in place of a subscription class.
+pub(crate) fn subject_name(change: LifecycleChange) -> Name {
+    let name = match change.subject() {
+        LifecycleSubject::Subscription => "subscription",
+        LifecycleSubject::Subscriber => "subscriber",
+        LifecycleSubject::Device => "device",
+    };
+    name.parse().expect("a name")
+}
+
 /// The row of a stored event.
-pub(crate) fn lifecycle_row(event: &str) -> Result<Row, StoreError> {
-    lifecycle_fields()
+pub(crate) fn lifecycle_row(change: LifecycleChange, event: &str) -> Result<Row, StoreError> {
+    fields_of(change)
         .row_from_json(event.as_bytes())
         .map_err(|_| StoreError::Damaged("an entry of the outbox of lifecycle events".to_owned()))
 }

@@ -1,7 +1,12 @@
 //! Recipients and failing endpoints, for delivery.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
-use tocsin_model::id::SubscriptionId;
+use tocsin_model::{
+    id::{SubscriberNumber, SubscriptionId},
+    suppression::Target,
+};
 
 use super::{EndpointKey, FailingEndpoint, Recipient};
 use crate::error::StoreError;
@@ -31,4 +36,29 @@ pub trait RecipientStore: Send + Sync + 'static {
         after: Option<&EndpointKey>,
         limit: usize,
     ) -> Result<Vec<FailingEndpoint>, StoreError>;
+
+    /// Sets the commit hook of delivery. It replaces the former one.
+    fn watch_recipients(&self, watcher: Arc<dyn RecipientWatcher>);
+}
+
+/// Commit hook of delivery, for any change of recipients, by any writer.
+pub trait RecipientWatcher: Send + Sync + 'static {
+    /// Called after the commit of a change, when reads return it, and before its acknowledgement. Must not block.
+    fn recipients_changed(&self, change: &RecipientChange);
+}
+
+/// Change of recipients by one commit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecipientChange {
+    /// Subscribers that changed or were removed, also in their devices, subscriptions, or suppressions of a device.
+    pub subscribers: Vec<SubscriberNumber>,
+    /// Addresses whose suppressions changed.
+    pub addresses: Vec<Target>,
+}
+
+impl RecipientChange {
+    /// Whether nothing changed.
+    pub fn is_empty(&self) -> bool {
+        self.subscribers.is_empty() && self.addresses.is_empty()
+    }
 }

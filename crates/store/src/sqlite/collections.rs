@@ -8,6 +8,7 @@ mod devices; // devices and their sessions
 mod row_transaction; // changes of rows within a transaction
 mod row_events; // events raised by changes of rows
 mod device_blocks; // blocks of changes for a device
+mod erasure; // erasure of a person
 mod schema;
 
 #[cfg(test)]
@@ -20,7 +21,7 @@ use rusqlite::Connection;
 use tocsin_model::{collection::Stamp, id::Name, time::Timestamp};
 use tokio::sync::{Notify, watch};
 
-use super::writer::{AfterCommit, Database, FreeSpace, LOG_STEP_BYTES, Options};
+use super::writer::{AfterCommit, Database, Erases, FreeSpace, LOG_STEP_BYTES, Options};
 use crate::{
     collections::{
         BlockRequest, CollectionCounts, CollectionNumber, Conflict, DeviceNumber, DeviceState, History, KeyNumber,
@@ -86,7 +87,7 @@ impl SqliteCollections {
                 reader_cache_kib: 32 << 10,
                 readers: options.readers,
                 synced: true,
-                erases: false,
+                erases: Erases::Pages,
                 migrations: MIGRATIONS,
             },
         )?;

@@ -37,7 +37,7 @@ use crate::{
     },
     sqlite::{
         inbox::transaction::{InboxTransaction, PublishedState},
-        writer::{AfterCommit, Database, FreeSpace, LOG_STEP_BYTES, Options},
+        writer::{AfterCommit, Database, Erases, FreeSpace, LOG_STEP_BYTES, Options},
     },
 };
 
@@ -85,7 +85,7 @@ impl SqliteInbox {
                 reader_cache_kib: 16 << 10,
                 readers: options.readers,
                 synced: true,
-                erases: true,
+                erases: Erases::Pages,
                 migrations: MIGRATIONS,
             },
         )?;

@@ -13,6 +13,7 @@ mod schedules; // progress of rule schedules
 mod mail_providers; // mails to mailbox providers by day
 mod broadcasts; // broadcasts and their progress
 mod delays; // notifications of delayed rules that wait
+mod erasures; // erasure of a person
 mod checkpoints; // checkpoints of sources
 mod states; // pages of rule state
 mod activity; // per-minute activity counters
@@ -65,7 +66,7 @@ use crate::{
             context::{JournalContext, Senders},
             row_writer::RowWriter,
         },
-        writer::{Database, FreeSpace, LOG_STEP_BYTES, Options, store_error},
+        writer::{Database, Erases, FreeSpace, LOG_STEP_BYTES, Options, store_error},
     },
 };
 
@@ -80,7 +81,7 @@ const FILE: Options = Options {
     reader_cache_kib: 4 << 10,
     readers: 2,
     synced: true,
-    erases: false,
+    erases: Erases::Cells,
     migrations: MIGRATIONS,
 };
 

@@ -16,6 +16,7 @@ mod feedback; // feedback to sent messages
 mod classes; // numbers of subscription classes
 mod subscriber_rows; // rows of subscribers and their devices, as read
 mod lifecycle; // outbox of lifecycle events
+mod notifybc_rows; // documents of NotifyBC, kept with changes of their subscriptions
 mod consent_rows; // rows of consents and of their evidence
 mod schedule_rows; // rows of schedules, kept with their subscriptions
 mod subscriptions;
@@ -32,12 +33,14 @@ mod subscribers;
 mod entries;
 
 mod consents; // consent of subscriptions
+mod notifybc_documents; // documents of NotifyBC, with their native rows
 mod erasure; // erasure of a person
 mod merges;
 mod prepared; // prepared changes
 
 // The file
 mod recipient_cache;
+mod waiting_queue; // changes that wait for the writer
 mod published_state; // state published after each commit
 mod group_commit; // group commit of prepared changes
 mod database; // opened, and changed in transactions

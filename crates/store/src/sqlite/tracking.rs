@@ -24,7 +24,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::writer::{AfterCommit, Database, FreeSpace, LOG_STEP_BYTES, Options};
+use super::writer::{AfterCommit, Database, Erases, FreeSpace, LOG_STEP_BYTES, Options};
 use crate::{
     error::StoreError,
     sqlite::statements::{execute, query_all, query_one},
@@ -170,7 +170,7 @@ impl SqliteTracking {
             reader_cache_kib: 2 << 10,
             readers: 1,
             synced: false,
-            erases: false,
+            erases: Erases::No,
             migrations: MIGRATIONS,
         };
         let database = Database::open(&path, &options_of_file)?;

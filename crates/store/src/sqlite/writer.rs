@@ -18,6 +18,7 @@ mod options; // options and bounds of a file
 mod errors; // errors of SQLite as store errors
 mod file; // opens a file: lock, creation, schema version
 mod free_space; // free disk space, checked before writes
+mod free_pages; // overwrites pages that are free
 mod wal_check; // detects damage of the WAL, as opposed to a torn end
 mod chunked_sync; // file sync in chunks, so that commits can pass
 mod scheduling; // low wake-up latency of the writer thread
@@ -61,7 +62,7 @@ pub(crate) use errors::store_error;
 pub(crate) use file::with_suffix;
 pub(crate) use free_space::FreeSpace;
 pub(crate) use jobs::AfterCommit;
-pub(crate) use options::{LOG_STEP_BYTES, Options, WAITING_WRITES_MAX};
+pub(crate) use options::{Erases, LOG_STEP_BYTES, Options, WAITING_WRITES_MAX};
 
 /// Open file. Dropping it waits for the accepted writes.
 pub(crate) struct Database {
@@ -97,7 +98,7 @@ impl Database {
         let mut writer = connect(path, options, options.writer_cache_kib)?;
         let synchronous = if options.synced { "FULL" } else { "NORMAL" };
         writer.pragma_update(None, "synchronous", synchronous).map_err(store_error)?;
-        writer.pragma_update(None, "secure_delete", options.erases).map_err(store_error)?;
+        writer.pragma_update(None, "secure_delete", options.erases.pragma()).map_err(store_error)?;
         writer.pragma_update(None, "cache_spill", -CHANGED_KIB_MAX).map_err(store_error)?;
         examine(&writer, path)?;
         migrate(&mut writer, path, options.migrations)?;
@@ -169,6 +170,21 @@ impl Database {
             _file: file,
             _lock: lock,
         })
+    }
+
+    /// Overwrites all pages that are free now, some per commit, through the table `fill` of the file. After a crash the
+    /// call is repeated.
+    ///
+    /// # Errors
+    /// As [`Database::write`].
+    pub(crate) async fn overwrite_free_pages(&self) -> Result<(), StoreError> {
+        // Others free pages meanwhile; those hold nothing that was to be overwritten.
+        let mut left = self.read(free_pages::count).await? + free_pages::PAGES_PER_COMMIT;
+        while left > 0 && self.write(|connection, _| free_pages::fill(connection)).await? {
+            left = left.saturating_sub(free_pages::PAGES_PER_COMMIT);
+        }
+        while self.write(|connection, _| free_pages::release(connection)).await? {}
+        Ok(())
     }
 
     /// Copies the WAL into the file and truncates it.

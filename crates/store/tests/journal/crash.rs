@@ -124,7 +124,7 @@ async fn work(journal: &dyn Journal, acknowledged: &Mutex<Acknowledged>, random:
 }
 
 /// Copies the file and its WAL at one moment: the file must not change while the WAL is read.
-fn crash_image(folder: &Path) -> tempfile::TempDir {
+pub fn crash_image(folder: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().expect("a folder");
     loop {
         let read = |name: &str| std::fs::read(folder.join(name)).expect("readable");

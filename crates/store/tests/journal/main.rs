@@ -16,6 +16,7 @@ mod checkpoints; // checkpoints of sources
 mod operator_actions; // suspensions, resends, switches, removal of an application
 mod activity_log; // activity, quanta, totals
 mod maintenance; // pruning, and the health check
+mod erasures; // erasure of a person
 
 mod damaged; // damaged files
 

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use tocsin_model::{
     event::EventBatch,
-    id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
+    id::{ChangeSequence, EventBatchId, Name, NotificationBatchId, SubscriberNumber, WorkItemId},
     mail_provider::ProviderDay,
     notification::{NotificationHead, Notifications},
     receipt::Attempt,
@@ -19,10 +19,10 @@ use crate::{
     error::StoreError,
     journal::{
         APPLICATION_REMOVED, Activity, Backlog, Broadcast, BroadcastTotals, CancelDelayed, Claim, Cutoffs, Delayed,
-        EndedWork, EventBatchState, Firing, FiringStatus, Idempotency, Mark, NewDelayed, NewEventBatch, NewFiring,
-        NewNotificationBatch, Progress, Quantum, QuantumInput, ReceiptChunk, RefiredBatch, ReopenedNotifications,
-        Resend, ResendProgress, Retry, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step, Stream, Suspension,
-        SuspensionFilter, Switch, Totals, WorkItem, WorkState,
+        EndedWork, Erasure, EventBatchState, Firing, FiringStatus, Idempotency, Mark, NewDelayed, NewEventBatch,
+        NewFiring, NewNotificationBatch, Progress, Quantum, QuantumInput, ReceiptChunk, RefiredBatch,
+        ReopenedNotifications, Resend, ResendProgress, Retry, RuleStop, ScheduleKey, ScheduleRun, SourceKey, Step,
+        Stream, Suspension, SuspensionFilter, Switch, Totals, WorkItem, WorkState,
         activity::{BatchProgress, MinuteSums, ProgressUpdate},
         ended_attempt, split_suspension,
     },
@@ -45,6 +45,7 @@ pub(super) struct State {
     /// By application and channel.
     pub(super) provider_days: BTreeMap<(Name, Name), ProviderDays>,
     pub(super) delayed: BTreeMap<u64, Delayed>,
+    pub(super) erasures: BTreeMap<SubscriberNumber, Erasure>,
     pub(super) marks: BTreeMap<(SourceKey, Box<str>), Bytes>,
     /// Resend requests with their keys.
     pub(super) resends: BTreeMap<u64, (String, Resend)>,

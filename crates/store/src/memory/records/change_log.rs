@@ -9,6 +9,15 @@ impl RecordsState {
     }
 
     pub(super) fn log_suppressions(&mut self, targets: &[Target]) {
+        for target in targets {
+            match target {
+                Target::Device { subscriber, .. } => {
+                    let owner = self.subscribers.get(subscriber).map(|found| found.number);
+                    self.recipients.subscribers.extend(owner);
+                }
+                target => self.recipients.addresses.push(target.clone()),
+            }
+        }
         for chunk in targets.chunks(LOGGED_TARGETS_MAX) {
             self.log_change(1, ChangeKind::Suppressions(chunk.to_vec()), BeforeImage::Nothing);
             self.newest_suppression = self.change;
@@ -52,6 +61,7 @@ impl RecordsState {
 
     /// Logs changed or removed subscriptions, ascending; each takes one sequence.
     pub(super) fn log_subscriptions(&mut self, before: &[Subscription]) {
+        self.recipients.subscribers.extend(before.iter().map(|subscription| subscription.subscriber_number));
         for run in runs(before, |subscription| subscription.id.0) {
             let what = ChangeKind::Subscriptions(run[0].id, run[run.len() - 1].id);
             self.log_change(run.len() as u64, what, BeforeImage::Subscriptions(run.to_vec()));

@@ -10,8 +10,8 @@ use tocsin_model::{
 
 use super::*;
 use crate::records::{
-    ConfirmConsent, ConsentStore, EvidenceOf, NewConsented, address_of, confirmed_device, lifecycle_change,
-    moved_evidence, origin, recorded_act,
+    ConfirmConsent, ConsentStore, EvidenceOf, NewConsented, address_of, confirmed_device, is_of_other_address,
+    lifecycle_change, moved_evidence, origin, recorded_act,
 };
 
 impl RecordsState {
@@ -58,7 +58,7 @@ impl RecordsState {
     }
 
     /// Stores the state of a subscription's consent, and whether it is enabled.
-    fn set_consent(&mut self, id: SubscriptionId, state: ConsentState, enabled: bool, now: Timestamp) {
+    pub(super) fn set_consent(&mut self, id: SubscriptionId, state: ConsentState, enabled: bool, now: Timestamp) {
         let Some(before) = self.subscriptions.get(&id).filter(|found| found.consent != Some(state)).cloned() else {
             return;
         };
@@ -69,6 +69,7 @@ impl RecordsState {
         if self.switch_subscription(id, enabled, now).is_some() {
             self.log_subscriptions(&[before]);
         }
+        self.follow_subscription(id, now);
     }
 
     fn switch_subscription(&mut self, id: SubscriptionId, enabled: bool, now: Timestamp) -> Option<Subscription> {
@@ -119,13 +120,17 @@ impl RecordsState {
         let enabled = if becomes_confirmed { line.enabled } else { Some(false) };
         let written = self.put_subscriptions(vec![NewSubscription { enabled, ..line }], now);
         let id = written.into_iter().next().expect("one line has one answer")?;
+        self.device_changed(id, now);
         let present = self.subscriptions.get(&id).cloned().ok_or_else(|| no_subscription(id))?;
         let is_new = stored.is_none();
         let repeats = stored.is_some_and(|stored| {
             (&stored.values, &stored.terms, &stored.device) == (&present.values, &present.terms, &present.device)
         });
         match initial {
-            InitialConsent::Requested(_) if is_confirmed => Ok((id, Requested::AlreadyConfirmed)),
+            InitialConsent::Requested(_) if is_confirmed => match present.consent {
+                Some(ConsentState::Pending) => Ok((id, Requested::Started)),
+                _ => Ok((id, Requested::AlreadyConfirmed)),
+            },
             InitialConsent::Requested(request) => {
                 let repeats = repeats && request.repeats;
                 Ok((id, self.request_of(&present, ConsentRequest { repeats, ..request }, now)))
@@ -199,13 +204,16 @@ impl RecordsState {
         let restores = act == ConsentAct::Restored;
         let Some(present) = self.subscriptions.get(&id).cloned() else { return false };
         match self.consents.get(&id).cloned() {
-            Some(consent) if restores && consent.state != ConsentState::Withdrawn => false,
             Some(mut consent) => {
-                let changed = if restores { consent.confirmed() } else { consent.withdraw() };
-                if changed {
+                let address = address_of(self.subscriber_of(&present), present.device.as_ref());
+                let act = match restores {
+                    true => consent.restore(address.as_ref(), now),
+                    false => consent.withdraw().then_some(act),
+                };
+                if let Some(act) = act {
                     self.apply_consent(&present, consent, act, evidence, now);
                 }
-                changed
+                act.is_some()
             }
             None if present.is_active_or_snoozed() == restores => false,
             None => {
@@ -233,7 +241,7 @@ impl RecordsState {
                 &ConsentChange { subscription: *id, before, after: None, act, is_new: false, evidence },
                 now,
             );
-            self.remove_subscriptions(&[*id]);
+            self.remove_subscriptions(&[*id], now);
             let is_last = self.owned.get(&present.subscriber_number).is_none_or(BTreeSet::is_empty);
             if is_last && present.subscriber.as_str().starts_with(ADDRESS_SUBSCRIBER) {
                 self.remove_subscriber(&present.subscriber, Precondition::Any, now)?;
@@ -242,34 +250,51 @@ impl RecordsState {
         Ok(expired.len())
     }
 
-    /// Requests the consent of confirmed subscriptions anew whose device has another address. Returns whether there are
-    /// any that name the device.
+    /// Requests the consent of confirmed subscriptions anew whose device has another address. `is_new`: there was no
+    /// device of this name. Returns whether there are subscriptions whose consent is not for this address.
     pub(super) fn address_changed(
         &mut self,
         subscriber: SubscriberNumber,
-        name: &Name,
-        device: &Device,
+        (name, device): (&Name, &Device),
+        is_new: bool,
         now: Timestamp,
     ) -> bool {
         let owned = self.owned.get(&subscriber).into_iter().flatten();
         let names = |id: &&SubscriptionId| {
             let found = &self.subscriptions[*id];
-            found.device.as_ref() == Some(name) && found.consent.is_some_and(|state| state != ConsentState::Withdrawn)
+            let is_other = self.consents.get(*id).is_some_and(|consent| is_of_other_address(consent, device, is_new));
+            let is_given = found.consent.is_some_and(|state| state != ConsentState::Withdrawn);
+            found.device.as_ref() == Some(name) && is_given && is_other
         };
         let found: Vec<SubscriptionId> = owned.filter(names).copied().collect();
         for id in &found {
-            let Some(mut consent) = self.consents.get(id).cloned() else { continue };
-            let Some(before) = self.subscriptions.get(id).map(|found| found.consent) else { continue };
-            if consent.moved((device.channel.clone(), device.address.clone()), now) {
-                let after = consent.state;
-                self.consents.insert(*id, consent);
-                self.set_consent(*id, after, false, now);
-                let (after, act, evidence) = (Some(after), ConsentAct::Requested, moved_evidence());
-                let change = ConsentChange { subscription: *id, before, after, act, is_new: false, evidence };
-                self.consent_changed(&change, now);
-            }
+            self.request_anew(*id, (device.channel.clone(), device.address.clone()), now);
         }
         !found.is_empty()
+    }
+
+    /// Requests a confirmed consent anew if the subscription names a device with another address now.
+    pub(super) fn device_changed(&mut self, id: SubscriptionId, now: Timestamp) {
+        let (Some(found), Some(consent)) = (self.subscriptions.get(&id), self.consents.get(&id)) else { return };
+        let Some(device) = found.device.as_ref().and_then(|name| self.subscriber_of(found).devices.get(name)) else {
+            return;
+        };
+        if is_of_other_address(consent, device, true) {
+            self.request_anew(id, (device.channel.clone(), device.address.clone()), now);
+        }
+    }
+
+    fn request_anew(&mut self, id: SubscriptionId, address: (Name, String), now: Timestamp) {
+        let Some(mut consent) = self.consents.get(&id).cloned() else { return };
+        let Some(before) = self.subscriptions.get(&id).map(|found| found.consent) else { return };
+        if consent.moved(address, now) {
+            let after = consent.state;
+            self.consents.insert(id, consent);
+            self.set_consent(id, after, false, now);
+            let (after, act, evidence) = (Some(after), ConsentAct::Requested, moved_evidence());
+            let change = ConsentChange { subscription: id, before, after, act, is_new: false, evidence };
+            self.consent_changed(&change, now);
+        }
     }
 
     /// Removes a subscriber, and the suppressions, feedback and endpoints of its addresses. The change log is in
@@ -297,6 +322,7 @@ impl RecordsState {
         self.merges.retain(|(merge, is_finished)| {
             !is_finished || (merge.from_number != person.number && merge.into_number != person.number)
         });
+        self.erase_documents(&person, &addresses);
         self.remove_subscriber(id, Precondition::Present, now)?;
         self.forget_lifecycle(person.number);
         Ok(())
@@ -396,6 +422,17 @@ impl ConsentStore for MemoryRecords {
 
     async fn erase_subscriber(&self, id: &SubscriberId, now: Timestamp) -> Result<(), StoreError> {
         self.change(|state| state.erase_subscriber(id, now))
+    }
+
+    async fn truncate_log(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn former_subscriptions(&self, subscriber: SubscriberNumber) -> Result<Vec<SubscriptionId>, StoreError> {
+        let state = self.state.lock();
+        let images = state.images(ChangeSequence(0)).filter(|image| image.subscriber_number == subscriber);
+        let all: std::collections::BTreeSet<SubscriptionId> = images.map(|image| image.id).collect();
+        Ok(all.into_iter().collect())
     }
 
     async fn prune_evidence(&self, before: Timestamp, limit: usize) -> Result<usize, StoreError> {

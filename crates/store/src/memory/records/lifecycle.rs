@@ -1,10 +1,11 @@
 //! Outbox of lifecycle events.
 
-use tocsin_model::lifecycle::{ChangeOrigin, LifecycleChange};
+use tocsin_model::lifecycle::{ChangeOrigin, LifecycleChange, LifecycleSubject};
 
 use super::*;
 use crate::records::{
-    ChangedSubscription, LifecycleEntry, LifecycleFilter, LifecycleStore, TrimLifecycle, lifecycle_event, lifecycle_row,
+    ChangedSubscription, LifecycleEntry, LifecycleFilter, LifecycleStore, TrimLifecycle, lifecycle_event,
+    lifecycle_row, person_events, subject_name,
 };
 
 /// The outbox, and the filters of each application.
@@ -61,12 +62,35 @@ impl RecordsState {
             time_zone: subscriber.profile.time_zone.as_deref(),
             attributes: attributes.as_deref(),
         };
-        let row = lifecycle_row(&lifecycle_event(change, &changed, origin, now)).expect("an event is a row");
+        let row = lifecycle_row(change, &lifecycle_event(change, &changed, origin, now)).expect("an event is a row");
         let (application, class, number) = (application.clone(), class.clone(), subscription.subscriber_number);
         self.outbox.last += 1;
         let position = self.outbox.last;
         let entry = LifecycleEntry { position, change, class, at: now, row };
         self.outbox.entries.insert(position, (application, number, entry));
+    }
+
+    /// Adds entries for the changes of a subscriber and its devices, for each application with a filter.
+    pub(super) fn record_person(&mut self, old: Option<&Subscriber>, new: Option<&Subscriber>, now: Timestamp) {
+        let Some(number) = new.or(old).map(|person| person.number) else { return };
+        let is_of_person = |filter: &LifecycleFilter| filter.change.subject() != LifecycleSubject::Subscription;
+        let covered = self.outbox.filters.values().flatten().any(is_of_person);
+        if self.origin.quiet || !covered {
+            return;
+        }
+        for (change, event) in person_events(old, new, &self.origin, now) {
+            let class = subject_name(change);
+            let row = lifecycle_row(change, &event).expect("an event is a row");
+            let is_bound = |filters: &Vec<LifecycleFilter>| filters.iter().any(|filter| filter.change == change);
+            let bound = self.outbox.filters.iter().filter(|(_, filters)| is_bound(filters));
+            let applications: Vec<Name> = bound.map(|(application, _)| application.clone()).collect();
+            for application in applications {
+                self.outbox.last += 1;
+                let position = self.outbox.last;
+                let entry = LifecycleEntry { position, change, class: class.clone(), at: now, row: row.clone() };
+                self.outbox.entries.insert(position, (application, number, entry));
+            }
+        }
     }
 
     /// Removes the entries of a removed subscriber.

@@ -1,5 +1,7 @@
 //! Writes of the in-memory records.
 
+use tocsin_model::notifybc::SubscriptionState;
+
 use super::*;
 use crate::entries::LoginNames;
 
@@ -50,6 +52,7 @@ impl RecordsState {
             };
             self.subscribers.insert(made.id.clone(), made.clone());
             self.directory.changed(None, Some(&made));
+            self.record_person(None, Some(&made), now);
             return Ok(made);
         };
         if self.directory.is_placed(old.number) {
@@ -72,8 +75,8 @@ impl RecordsState {
         now: Timestamp,
     ) -> Subscriber {
         let mut devices = devices;
-        for name in moved_devices(&old.devices, &devices) {
-            if self.address_changed(old.number, &name, &devices[&name].clone(), now)
+        for (name, is_new) in moved_devices(&old.devices, &devices) {
+            if self.address_changed(old.number, (&name, &devices[&name].clone()), is_new, now)
                 && let Some(device) = devices.get_mut(&name)
             {
                 device.state = DeviceState::Pending;
@@ -83,6 +86,7 @@ impl RecordsState {
             return old;
         }
         self.touched.push(old.number);
+        self.follow_addresses(old.number, &old.devices, &devices, now);
         let before = reach(&old.profile, &old.devices);
         let reach_changed = before != reach(&profile, &devices);
         // The enabled flag is part of the reach, not of the profile image.
@@ -97,6 +101,7 @@ impl RecordsState {
         let new = Subscriber { profile, devices, preferences, updated_at: now, revision, ..old.clone() };
         self.subscribers.insert(new.id.clone(), new.clone());
         self.directory.changed(Some(&old), Some(&new));
+        self.record_person(Some(&old), Some(&new), now);
         if zone_changed {
             for id in self.owned.get(&new.number).cloned().unwrap_or_default() {
                 self.follow_schedule(id, false, now);
@@ -129,7 +134,7 @@ impl RecordsState {
                 self.record_lifecycle_by(LifecycleChange::Ended, *id, None, &origin, now);
             }
         }
-        self.remove_subscriptions(&ids);
+        self.remove_subscriptions(&ids, now);
         let is_its =
             |found: &Suppression| matches!(&found.target, Target::Device { subscriber, .. } if subscriber == id);
         self.remove_suppressions(is_its, usize::MAX);
@@ -139,6 +144,7 @@ impl RecordsState {
             entry = Some(self.entry_of(&old));
             self.log_profile(&old);
             self.directory.changed(Some(&old), None);
+            self.record_person(Some(&old), None, now);
         }
         self.erase_evidence(number, now);
         self.owned.remove(&number);
@@ -213,7 +219,7 @@ impl RecordsState {
             })
         };
         let (doubles, moved): (Vec<Subscription>, Vec<Subscription>) = all(from).cloned().partition(is_known);
-        self.remove_subscriptions(&doubles.iter().map(|old| old.id).collect::<Vec<_>>());
+        self.remove_subscriptions(&doubles.iter().map(|old| old.id).collect::<Vec<_>>(), now);
         // The move enables those of a disabled subscriber.
         let is_enabled = self.subscribers.values().any(|found| found.number == from && found.profile.enabled);
         let enabled_at = if is_enabled { self.subscribers_enabled_at.get(&from).copied() } else { Some(now) };
@@ -305,7 +311,11 @@ impl RecordsState {
                     }
                     id
                 }
-                None => self.add_subscription(line, number, now),
+                None => {
+                    let id = self.add_subscription(line, number, now);
+                    self.document_subscription_made(id, now);
+                    id
+                }
             };
             written[position] = Ok(id);
         }
@@ -420,19 +430,24 @@ impl RecordsState {
         if resumed {
             self.enabled_at.insert(id, now);
         }
+        let is_switched = before.is_active_or_snoozed() != found.is_active_or_snoozed();
         if rescheduled || resumed {
             self.follow_schedule(id, resumed, now);
+        }
+        if is_switched {
+            self.follow_subscription(id, now);
         }
         Some(before)
     }
 
-    pub(super) fn remove_subscriptions(&mut self, ids: &[SubscriptionId]) {
+    pub(super) fn remove_subscriptions(&mut self, ids: &[SubscriptionId], now: Timestamp) {
         let gone: Vec<Subscription> = ids.iter().filter_map(|id| self.subscriptions.remove(id)).collect();
         for gone in &gone {
             self.owned.entry(gone.subscriber_number).or_default().remove(&gone.id);
             self.scheduled.remove(&gone.id);
             self.enabled_at.remove(&gone.id);
             self.consents.remove(&gone.id);
+            self.follow_state(gone.id, SubscriptionState::Deleted, now);
         }
         self.log_subscriptions(&gone);
     }

@@ -216,6 +216,66 @@ fn a_withdrawal_disables_and_can_be_undone() {
 }
 
 #[test]
+fn an_undone_withdrawal_of_a_request_confirms_nothing() {
+    check(async |records| {
+        ann(records).await;
+        let (id, _) = put(records, requested("ann", "a"), 1).await;
+        let proof = || evidence(ConsentMethod::Operator, "ann@mail.example");
+        assert!(records.withdraw_consent(id, proof(), at(2)).await.expect("ok"));
+        assert!(records.restore_consent(id, proof(), at(3)).await.expect("ok"));
+        assert_eq!(state(records, id).await, (PENDING, false, Some(1)), "it was never confirmed");
+        assert_eq!(confirm(records, id, Proof::Link { request: 1 }, 4).await, Confirmation::Confirmed);
+
+        // The device moves while the consent is withdrawn.
+        assert!(records.withdraw_consent(id, proof(), at(5)).await.expect("ok"));
+        let (ann, device) = (subscriber_id("ann"), name("a"));
+        let other =
+            PutDevice { id: &ann, name: &device, device: mailbox("x@x.example"), keeps_state: false, now: at(6) };
+        records.put_device(other).await.expect("stored");
+        assert!(records.restore_consent(id, proof(), at(7)).await.expect("ok"));
+        assert_eq!(state(records, id).await, (PENDING, false, Some(2)), "the new address is asked");
+        use ConsentAct::{Confirmed, Requested as Request, Restored, Withdrawn};
+        assert_eq!(acts(records, id).await, [Request, Withdrawn, Restored, Confirmed, Withdrawn, Request]);
+    });
+}
+
+#[test]
+fn a_consent_does_not_follow_a_subscription_to_another_address() {
+    check(async |records| {
+        records.put_subscriber(person("ann", &["a=mail", "b=mail"]), Precondition::Any, at(0)).await.expect("stored");
+        let (ann, device) = (subscriber_id("ann"), name("a"));
+        let put_device = async |device: &str, address: &str, now| {
+            let (ann, device) = (subscriber_id("ann"), name(device));
+            let put = PutDevice { id: &ann, name: &device, device: mailbox(address), keeps_state: false, now: at(now) };
+            records.put_device(put).await.expect("stored").devices[&device].state
+        };
+        put_device("a", "ann@mail.example", 0).await;
+        put_device("b", "bob@mail.example", 0).await;
+        let (id, _) = put(records, requested("ann", "a"), 1).await;
+        confirm(records, id, Proof::Link { request: 1 }, 2).await;
+
+        // An update and a replacement that name another device.
+        let of_b = change(Some(name("b")), true, r#"{"magnitude":5.5}"#);
+        let update = UpdateSubscription { id, change: of_b, expect: Precondition::Any, now: at(3) };
+        records.update_subscription(update).await.expect("stored");
+        assert_eq!(state(records, id).await, (PENDING, false, Some(2)));
+        assert_eq!(confirm(records, id, Proof::Link { request: 2 }, 4).await, Confirmation::Confirmed);
+        let back = NewConsented { keeps_confirmed: false, ..requested("ann", "a") };
+        put(records, back, 1_000).await;
+        assert_eq!(state(records, id).await, (PENDING, false, Some(3)));
+        assert_eq!(confirm(records, id, Proof::Link { request: 3 }, 1_001).await, Confirmation::Confirmed);
+
+        // A device that is removed, and added again with its address or with another one.
+        records.remove_device(&ann, &device, at(1_002)).await.expect("removed");
+        assert_eq!(put_device("a", "ANN@mail.example", 1_003).await, DeviceState::Active, "the same mailbox");
+        assert_eq!(state(records, id).await, (CONFIRMED, true, None));
+        records.remove_device(&ann, &device, at(1_004)).await.expect("removed");
+        assert_eq!(put_device("a", "eve@mail.example", 1_005).await, DeviceState::Pending);
+        assert_eq!(state(records, id).await, (PENDING, false, Some(4)));
+    });
+}
+
+#[test]
 fn an_imported_consent_is_confirmed_with_its_proof() {
     check(async |records| {
         ann(records).await;

@@ -1,8 +1,11 @@
 //! Differential test: random operations have the same results on every backend.
 
-use tocsin_model::feedback::Class;
-
-use tocsin_model::lifecycle::LifecycleChange;
+use tocsin_model::{
+    consent::{ConsentMethod, ConsentState, Evidence},
+    feedback::Class,
+    lifecycle::LifecycleChange,
+    notifybc::Collection,
+};
 
 use super::*;
 
@@ -51,8 +54,10 @@ fn the_backends_agree() {
         let changes =
             records.changes(ChangeSequence(newest(records).0.saturating_sub(CHANGES_KEPT_IN_TESTS)), usize::MAX).await;
         let suppressions = records.suppressions(&SuppressionFilter::all(at(0)), None, usize::MAX).await;
+        let (collection, filter) = (Collection::Subscription, KeyFilter::default());
+        let documents = records.scan_documents(DocumentScan { collection, filter, after: None, limit: 99 }).await;
         format!(
-            "{subscribers:#?}{subscriptions:#?}{recipients:#?}{indexed:#?}{segments:#?}{suppressions:#?}{changes:#?}"
+            "{documents:#?}{subscribers:#?}{subscriptions:#?}{recipients:#?}{indexed:#?}{segments:#?}{suppressions:#?}{changes:#?}"
         )
     };
     assert!(block_on(everything(&*sqlite)) == block_on(everything(&memory)), "the backends differ in the end");
@@ -114,7 +119,7 @@ async fn random_operation(records: &dyn Records, rng: &mut fastrand::Rng, step: 
         }
     }
     let now = at(step);
-    match rng.u32(..27) {
+    match rng.u32(..30) {
         0 | 1 => format!("{:?}", records.put_subscriber(make_subscriber(rng), pick_expect(rng), now).await),
         2 => {
             let many = (0..rng.usize(..6)).map(|_| make_subscriber(rng)).collect();
@@ -249,9 +254,71 @@ async fn random_operation(records: &dyn Records, rng: &mut fastrand::Rng, step: 
             let trimmed = records.trim_lifecycle(trim).await;
             format!("{entries:?} {trimmed:?} {:?}", records.last_lifecycle_position().await)
         }
+        27 | 28 => {
+            let many = (0..rng.usize(..5)).map(|_| make_document(rng)).collect();
+            format!("{:?}", records.put_documents(many, now).await)
+        }
+        29 => change_documents(records, rng, step).await,
         _ => {
             let ids: Vec<_> = (0..rng.usize(..20)).map(|_| pick_subscription(rng)).collect();
             format!("{:?}", records.recipients(&ids).await)
+        }
+    }
+}
+
+fn make_document(rng: &mut fastrand::Rng) -> PutDocument {
+    let number = rng.u32(..8);
+    let state = *rng.choice(&ConsentState::ALL).expect("some");
+    let mut new = notifybc_store::subscription(number, &format!("x{}", rng.u32(..5)), state);
+    if rng.u32(..6) == 0 {
+        new.native = None;
+    }
+    if rng.u32(..6) == 0 {
+        new.keys.unique = Some(format!("u{}", rng.u32(..3)));
+    }
+    if rng.u32(..6) == 0 {
+        new.expect = Precondition::Revision(rng.u64(1..6));
+    }
+    new
+}
+
+/// Removes documents, or changes one by another port.
+async fn change_documents(records: &dyn Records, rng: &mut fastrand::Rng, step: i64) -> String {
+    let id = notifybc_store::id(rng.u32(..8));
+    let owner = tocsin_model::notifybc::subscriber_id(&id).expect("an id");
+    let filter =
+        SubscriptionFilter { application: Some(name("notifybc")), key: Some(id.clone()), ..Default::default() };
+    let found = records.subscriptions(&filter, None, 9).await.expect("read");
+    let evidence = || Evidence::new(ConsentMethod::Api, "ann");
+    let number = found.first().map_or(SubscriptionId(1), |found| found.id);
+    match rng.u32(..8) {
+        0 => format!("{:?}", records.remove_documents(Collection::Subscription, vec![id], at(step)).await),
+        1 => format!("{:?}", records.withdraw_consent(number, evidence(), at(step)).await),
+        2 => format!("{:?}", records.restore_consent(number, evidence(), at(step)).await),
+        3 => {
+            let into = subscriber_id(&format!("p{}", rng.u32(..12)));
+            format!("{:?}", records.merge_subscribers(&owner, &into, at(step)).await)
+        }
+        4 => format!("{:?}", records.documents_of(Collection::Subscription, &[id]).await),
+        5 => format!("{:?}", records.remove_subscriber(&owner, Precondition::Any, at(step)).await),
+        6 => {
+            let device =
+                Device { channel: name("email"), address: format!("y{}", rng.u32(..3)), state: DeviceState::Active };
+            let put = PutDevice { id: &owner, name: &name("main"), device, keeps_state: false, now: at(step) };
+            format!("{:?}", records.put_device(put).await)
+        }
+        _ => {
+            let new = NewSubscription {
+                application: name("notifybc"),
+                class: name(tocsin_model::notifybc::CLASS),
+                subscriber: owner,
+                key: Some(id),
+                device: Some(name("main")),
+                enabled: Some(rng.bool()),
+                values: "{}".into(),
+                terms: SubscriptionParams::default(),
+            };
+            format!("{:?}", records.put_subscription(new, at(step)).await)
         }
     }
 }

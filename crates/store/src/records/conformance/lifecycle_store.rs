@@ -2,14 +2,19 @@
 
 use tocsin_model::{
     consent::{ConsentMethod, Evidence},
-    lifecycle::{ChangeOrigin, ChangeWay, LifecycleChange, lifecycle_fields},
+    lifecycle::{ChangeOrigin, ChangeWay, LifecycleChange, LifecycleSubject, fields_of, lifecycle_fields},
 };
 
 use super::*;
 
+/// Watches changes of subscriptions.
 async fn watch(records: &dyn Records) {
+    watch_if(records, |change| change.subject() == LifecycleSubject::Subscription).await;
+}
+
+async fn watch_if(records: &dyn Records, is_watched: impl Fn(LifecycleChange) -> bool) {
     let filter = |change| LifecycleFilter { change, class: None };
-    let filters = LifecycleChange::ALL.into_iter().map(filter).collect();
+    let filters = LifecycleChange::ALL.into_iter().filter(|change| is_watched(*change)).map(filter).collect();
     records.set_lifecycle_filters(&name("quakes"), filters).await.expect("stored");
 }
 
@@ -173,5 +178,60 @@ fn a_removed_subscription_has_a_former_recipient() {
         assert_eq!(former.device().map(|(_, device)| &*device.address), Some("ann@mail.example"));
         records.remove_subscriber(&subscriber_id("ann"), Precondition::Any, at(4)).await.expect("removed");
         assert_eq!(records.former_recipients(&ids[..1]).await.expect("read"), [None]);
+    });
+}
+
+#[test]
+fn changes_of_subscribers_and_devices_add_entries() {
+    check(async |records| {
+        watch_if(records, |change| change.subject() != LifecycleSubject::Subscription).await;
+        let ann = subscriber_id("ann");
+        records.put_subscriber(person("ann", &["a=mail"]), Precondition::Any, at(1)).await.expect("stored");
+        records.put_subscriber(person("ann", &["a=mail"]), Precondition::Any, at(2)).await.expect("unchanged");
+        records.put_subscription(interest("ann", None), at(2)).await.expect("stored");
+        let mut changed = person("ann", &["a=mail"]);
+        changed.profile.attributes.insert("city".to_owned(), Value::from("Rome"));
+        records.put_subscriber(changed, Precondition::Any, at(3)).await.expect("stored");
+        let device = |address: &str, state| Device { channel: name("mail"), address: address.to_owned(), state };
+        let put = async |of: &str, address: &str, state, now| {
+            let device =
+                PutDevice { id: &ann, name: &name(of), device: device(address, state), keeps_state: false, now };
+            records.put_device(device).await.expect("stored");
+        };
+        put("b", "new@mail.example", DeviceState::Pending, at(4)).await;
+        put("b", "new@mail.example", DeviceState::Active, at(5)).await;
+        put("b", "other@mail.example", DeviceState::Active, at(6)).await;
+        records.remove_device(&ann, &name("b"), at(7)).await.expect("removed");
+        let show = |entry: &LifecycleEntry| {
+            let fields = fields_of(entry.change);
+            let event: serde_json::Value = serde_json::from_str(&fields.to_json(&entry.row)).expect("JSON");
+            let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+            format!("{} {} {}{}", entry.change.name(), text("subscriber_id"), text("device"), text("address"))
+        };
+        let found = entries(records, 0).await;
+        assert_eq!(
+            found.iter().map(show).collect::<Vec<_>>(),
+            [
+                "subscriber.created ann ",
+                "device.added ann aann@mail.example",
+                "subscriber.changed ann ",
+                "device.added ann bnew@mail.example",
+                "device.confirmed ann bnew@mail.example",
+                "device.added ann bother@mail.example",
+                "device.removed ann bother@mail.example",
+            ]
+        );
+        let changed: serde_json::Value =
+            serde_json::from_str(&fields_of(found[2].change).to_json(&found[2].row)).expect("JSON");
+        assert_eq!((&changed["attributes"], &changed["enabled"]), (&serde_json::json!({"city": "Rome"}), &true.into()));
+
+        // A removal leaves no event with personal data, not even one that waits.
+        records.remove_subscriber(&ann, Precondition::Any, at(8)).await.expect("removed");
+        let left = entries(records, 0).await;
+        assert_eq!(left.iter().map(show).collect::<Vec<_>>(), ["subscriber.removed ann "]);
+        assert!(left[0].row[5..].iter().all(|value| *value == Value::Null), "{:?}", left[0].row);
+        records.put_subscriber(person("ben", &["a=mail"]), Precondition::Any, at(9)).await.expect("stored");
+        records.erase_subscriber(&subscriber_id("ben"), at(9)).await.expect("erased");
+        assert_eq!(entries(records, left[0].position).await, [], "an erasure leaves none");
     });
 }

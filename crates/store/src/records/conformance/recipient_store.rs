@@ -2,6 +2,86 @@
 
 use super::*;
 
+/// Collects the changes that its hook reports.
+#[derive(Default)]
+struct RecordingWatcher(parking_lot::Mutex<RecipientChange>);
+
+impl RecipientWatcher for RecordingWatcher {
+    fn recipients_changed(&self, change: &RecipientChange) {
+        let mut seen = self.0.lock();
+        seen.subscribers.extend(&change.subscribers);
+        seen.addresses.extend(change.addresses.iter().cloned());
+    }
+}
+
+#[test]
+fn every_change_of_a_recipient_reaches_the_hook_of_delivery_before_its_acknowledgement() {
+    check(async |records| {
+        let watcher = std::sync::Arc::new(RecordingWatcher::default());
+        records.watch_recipients(watcher.clone());
+        let ann = subscriber_id("ann");
+        let put = records.put_subscriber(person("ann", &["a=mail", "b=mail"]), Precondition::Any, at(1)).await;
+        let number = put.expect("stored").number;
+        let made = records.put_subscription(interest("ann", Some("k")), at(1)).await.expect("stored").id;
+        std::mem::take(&mut *watcher.0.lock());
+        let reported = || {
+            let seen = std::mem::take(&mut *watcher.0.lock());
+            (seen.subscribers.contains(&number), seen.addresses)
+        };
+        assert_eq!(reported(), (false, Vec::new()), "nothing changed");
+
+        let off =
+            UpdateSubscription { id: made, change: change(None, false, "{}"), expect: Precondition::Any, now: at(2) };
+        records.update_subscription(off).await.expect("stored");
+        assert!(reported().0, "a subscription");
+        let line = NewSubscription { enabled: Some(true), ..interest("ann", Some("k")) };
+        records.put_subscriptions(vec![line], at(3)).await.expect("stored").remove(0).expect("stored");
+        assert!(reported().0, "an import of subscriptions");
+        records.put_subscribers(vec![person("ann", &["a=mail", "c=mail"])], at(4)).await.expect("stored");
+        assert!(reported().0, "an import of subscribers");
+        records.remove_device(&ann, &name("c"), at(5)).await.expect("removed");
+        assert!(reported().0, "a device");
+        let evidence = tocsin_model::consent::Evidence::new(tocsin_model::consent::ConsentMethod::Link, "ann");
+        records.withdraw_consent(made, evidence, at(6)).await.expect("withdrawn");
+        assert!(reported().0, "a consent");
+        records.remove_subscription(made, Precondition::Any, at(7)).await.expect("removed");
+        assert!(reported().0, "a removed subscription");
+
+        let suppression = |target: Target| Suppression {
+            target,
+            address: None,
+            cause: Cause::HardBounce,
+            in_force: true,
+            origin: "session".to_owned(),
+            detail: String::new(),
+            notification: None,
+            bounces: Vec::new(),
+            since: at(8),
+            updated_at: at(8),
+            expires_at: None,
+        };
+        let target = Target::address(&name("smtp"), "ann@mail.example");
+        records.put_suppressions(vec![suppression(target.clone())]).await.expect("stored");
+        assert_eq!(reported(), (false, vec![target.clone()]), "an address");
+        let before = records.feedback_states(std::slice::from_ref(&target)).await.expect("read").remove(0);
+        let complaint = Suppression { cause: Cause::Complaint, ..suppression(target.clone()) };
+        let change = FeedbackChange {
+            target: target.clone(),
+            before,
+            added: Vec::new(),
+            cleared: Vec::new(),
+            suppression: Some(complaint),
+        };
+        records.change_feedback(vec![change]).await.expect("stored");
+        assert_eq!(reported().1, [target], "feedback of any origin");
+        let of_device = Target::Device { subscriber: ann.clone(), device: name("a") };
+        records.put_suppressions(vec![suppression(of_device)]).await.expect("stored");
+        assert_eq!(reported(), (true, Vec::new()), "a device");
+        records.remove_subscriber(&ann, Precondition::Any, at(9)).await.expect("removed");
+        assert!(reported().0, "a removed subscriber");
+    });
+}
+
 #[test]
 fn cached_recipients_get_their_present_address() {
     check(async |records| {

@@ -24,7 +24,7 @@ pub struct RowTransaction<'c> {
     pub(super) touched: Vec<KeyNumber>,
 }
 
-const ROW: &str = "number, collection, id, version, sequence, author, seen, body, columns, keys";
+pub(super) const ROW: &str = "number, collection, id, version, sequence, author, seen, body, columns, keys";
 
 impl RowTransaction<'_> {
     /// The last assigned stamp.
@@ -380,7 +380,7 @@ pub(super) fn list_rows(
     query_all(connection, &sql, (collection, after, limit), read_row)
 }
 
-fn read_row(row: &Row<'_>) -> rusqlite::Result<StoredRow> {
+pub(super) fn read_row(row: &Row<'_>) -> rusqlite::Result<StoredRow> {
     Ok(StoredRow {
         number: row.get(0)?,
         collection: row.get(1)?,

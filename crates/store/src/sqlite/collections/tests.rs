@@ -174,3 +174,101 @@ async fn old_generations_are_removed_and_equal_keys_create_none() {
     fixture.store.remove_device(number).await.expect("removed");
     assert!(matches!(fixture.store.device_state(number).await, Err(StoreError::Missing(_))));
 }
+
+#[tokio::test]
+async fn an_erased_person_leaves_nothing_but_the_order_to_its_devices() {
+    let fixture = Fixture::new();
+    let folder = fixture._folder.path().to_owned();
+    let key = |id: &str| format!(r#"["shop",[["id","{id}"]],null]"#);
+    let texts = vec![key("ann-7f3a91"), key("bob-1"), r#"["shop",[["attributes.region","north"]],null]"#.to_owned()];
+    let mut keys = Vec::new();
+    for text in texts {
+        keys.push(fixture.store.key_numbers(vec![text]).await.expect("made")[0]);
+    }
+    let [ann, bob, north] = keys[..] else { panic!("three keys") };
+    let collections = vec!["notes".parse().expect("a name")];
+    fixture.store.collection_numbers("shop".parse().expect("a name"), collections).await.expect("made");
+    let own = r#"{"n":1,"owner":"ann-7f3a91","note":"needle 7f3a91"}"#;
+    fixture.write("own-7f3a91", Some(own), &[ann]).await;
+    fixture.write("gone-7f3a91", Some(own), &[ann]).await;
+    fixture.write("gone-7f3a91", None, &[]).await;
+    fixture.write("shared", Some(r#"{"n":2,"to":["ann-7f3a91","bob-1"]}"#), &[ann, bob]).await;
+    fixture.write("team", Some(r#"{"n":3,"by":"ann-7f3a91"}"#), &[north]).await;
+    fixture.write("other", Some(r#"{"n":4,"by":"bob-1"}"#), &[bob, north]).await;
+    let (_, cursor) =
+        fixture.read_changes(ReplicaCursor::START.begin_move(1, fixture.newest()), &[], &[bob, north], 100).await;
+    let device = ReplicaDevice {
+        number: 0,
+        id: "d1".into(),
+        application: "shop".parse().expect("a name"),
+        subscriber: "ann-7f3a91".parse().expect("an id"),
+        subscriber_number: tocsin_model::id::SubscriberNumber(7),
+        name: "phone 7f3a91".into(),
+        collections: None,
+        may_write: true,
+        hash: [1; 32],
+        created_at: NOON,
+        expires_at: None,
+        wipe_at: None,
+        wiped_at: None,
+    };
+    let number = fixture.store.put_device(device).await.expect("made");
+    fixture.store.put_keys(NOON, number, vec![ann]).await.expect("put");
+    let session = PastSession {
+        device: number,
+        began_at: NOON,
+        ended_at: NOON,
+        outcome: "done".into(),
+        tally: Default::default(),
+    };
+    fixture.store.put_session(session).await.expect("stored");
+    let conflict = Conflict {
+        number: 0,
+        collection: 1,
+        row: "own-7f3a91".into(),
+        at: NOON,
+        device: number,
+        resolver: "server".into(),
+        winner: "server".into(),
+        base: r#"{"note":"needle 7f3a91"}"#.into(),
+        server: own.into(),
+        client: "null".into(),
+        reverted_at: None,
+    };
+    let raised = RaisedEvent {
+        stamp: fixture.newest(),
+        class: "changed".parse().expect("a name"),
+        event: r#"{"owner":"ann-7f3a91"}"#.into(),
+    };
+    let log = move |transaction: &mut RowTransaction<'_>| {
+        transaction.raise(&"shop".parse().expect("a name"), &raised)?;
+        transaction.log_conflict(&conflict)
+    };
+    fixture.store.write(NOON, log).await.expect("written");
+    let holds = |needle: &str| {
+        let files = std::fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+        let has = |bytes: Vec<u8>| bytes.windows(needle.len()).any(|window| window == needle.as_bytes());
+        files.filter(|file| has(std::fs::read(file).expect("a file"))).count()
+    };
+    assert!(holds("7f3a91") > 0);
+    let names = crate::journal::PersonNames::new(["ann-7f3a91".to_owned()]);
+    let found = fixture.store.rows_naming(&names).await.expect("read");
+    assert_eq!(found.len(), 3, "{found:?}");
+
+    for _ in 0..2 {
+        fixture.store.erase(tocsin_model::id::SubscriberNumber(7), &names, NOON).await.expect("erased");
+        assert_eq!(holds("7f3a91"), 0);
+    }
+    let body = async |id: &str| fixture.store.row(1, id).await.expect("read").and_then(|row| row.body);
+    assert_eq!(body("shared").await.as_deref(), Some(r#"{"n":2,"to":["erased","bob-1"]}"#));
+    assert_eq!(body("other").await.as_deref(), Some(r#"{"n":4,"by":"bob-1"}"#));
+    assert_eq!(fixture.store.row(1, "own-7f3a91").await.expect("read"), None);
+    // Devices of others receive the rows without the names.
+    assert_eq!(fixture.read_changes(cursor, &[], &[bob, north], 100).await.0, "shared=2 team=3");
+    let left = fixture.store.devices().await.expect("listed").remove(0);
+    assert_eq!(
+        (left.subscriber.as_str(), &*left.name, left.wipe_at, left.may_write),
+        ("erased", "erased", Some(NOON), false)
+    );
+    assert_eq!(fixture.store.counts(), CollectionCounts { rows: 3, removed: 0, raised: 0 });
+}

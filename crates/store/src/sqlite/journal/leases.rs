@@ -91,6 +91,11 @@ impl LeaseTable {
         self.0.get(&id).is_none_or(|lease| lease.until <= now && lease.committing == 0)
     }
 
+    /// Whether any item up to a number cannot be claimed.
+    pub fn is_any_held(&self, last: u64, now: Timestamp) -> bool {
+        self.0.keys().any(|id| *id <= last && !self.is_free(*id, now))
+    }
+
     /// Grants a lease.
     pub fn grant(&mut self, id: u64, token: u64, lease: Duration, now: Timestamp) {
         self.0.insert(id, Lease { token, until: now + lease, claimed_at: now, committing: 0 });

@@ -388,4 +388,18 @@ CREATE TABLE provider_days (
     PRIMARY KEY (application, channel, provider, day)
 ) STRICT, WITHOUT ROWID;
 ",
+    "
+-- Erasures of persons that are not finished. `person` is a JSON list of the id, the names and the subscriptions; null
+-- once only free parts of the file are to be overwritten.
+CREATE TABLE erasures (
+    subscriber INTEGER PRIMARY KEY,
+    person TEXT,
+    asked_at INTEGER NOT NULL,
+    last_event INTEGER NOT NULL,
+    events INTEGER NOT NULL,
+    notifications INTEGER NOT NULL
+) STRICT;
+-- Fills free pages while they are overwritten.
+CREATE TABLE fill (number INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+",
 ];

@@ -71,10 +71,10 @@ pub(super) fn history(connection: &Connection, name: &Name) -> Result<Vec<Applic
 }
 
 /// Removes data of an application, up to the limit of one transaction. Returns whether all was removed.
-pub(super) fn remove_step(tx: &mut RecordsTransaction<'_>, name: &Name) -> Result<bool, StoreError> {
+pub(super) fn remove_step(tx: &mut RecordsTransaction<'_>, name: &Name, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "SELECT 1 FROM applications WHERE name = ?1";
     query_one(tx.connection, sql, [name.as_str()], |_| Ok(()))?.ok_or_else(|| no_application(name))?;
-    let removed = subscriptions::remove_some_of_application(tx, name, REMOVED_SUBSCRIPTIONS_MAX)?;
+    let removed = subscriptions::remove_some_of_application(tx, name, REMOVED_SUBSCRIPTIONS_MAX, now)?;
     if removed == REMOVED_SUBSCRIPTIONS_MAX {
         return Ok(false);
     }

@@ -16,7 +16,7 @@ use crate::{
 };
 
 const COLUMNS: &str = "state, request, requested_at, sent_at, counted_from, messages, attempts, expires_at, code,
-    channel, address";
+    channel, address, was_confirmed";
 
 /// Number of a state in tables.
 pub(super) fn state_number(state: ConsentState) -> i64 {
@@ -56,6 +56,7 @@ fn consent_of(row: &Row<'_>) -> rusqlite::Result<Consent> {
         expires_at: row.get::<_, Option<i64>>(7)?.map(Timestamp),
         code: row.get(8)?,
         address,
+        was_confirmed: row.get(11)?,
     })
 }
 
@@ -72,12 +73,13 @@ pub(super) fn write(connection: &Connection, id: SubscriptionId, consent: &Conse
     execute(
         connection,
         "INSERT INTO consents (subscription, state, request, requested_at, sent_at, counted_from, messages, attempts,
-                expires_at, code, channel, address)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+                expires_at, code, channel, address, was_confirmed)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
             ON CONFLICT (subscription) DO UPDATE SET state = excluded.state, request = excluded.request,
                 requested_at = excluded.requested_at, sent_at = excluded.sent_at, counted_from = excluded.counted_from,
                 messages = excluded.messages, attempts = excluded.attempts, expires_at = excluded.expires_at,
-                code = excluded.code, channel = excluded.channel, address = excluded.address",
+                code = excluded.code, channel = excluded.channel, address = excluded.address,
+                was_confirmed = excluded.was_confirmed",
         (
             signed(id.0),
             state_number(consent.state),
@@ -91,6 +93,7 @@ pub(super) fn write(connection: &Connection, id: SubscriptionId, consent: &Conse
             consent.code.as_deref(),
             channel,
             address,
+            consent.was_confirmed,
         ),
     )
     .map(|_| ())

@@ -95,13 +95,17 @@ fn put(
         Some(Err(error)) => return Ok(Err(error)),
         None => return Ok(Err(no_subscriber(&line.subscriber))),
     };
+    subscriptions::device_changed(tx, id, now)?;
     let present = subscriptions::find(tx.connection, id)?.ok_or_else(|| no_subscription(id))?;
     let is_new = stored.is_none();
     let repeats = stored.is_some_and(|stored| {
         (&stored.values, &stored.terms, &stored.device) == (&present.values, &present.terms, &present.device)
     });
     let requested = match initial {
-        InitialConsent::Requested(_) if is_confirmed => Requested::AlreadyConfirmed,
+        InitialConsent::Requested(_) if is_confirmed => match present.consent {
+            Some(ConsentState::Pending) => Requested::Started,
+            _ => Requested::AlreadyConfirmed,
+        },
         InitialConsent::Requested(request) => {
             let repeats = repeats && request.repeats;
             request_of(tx, &present, ConsentRequest { repeats, ..request }, now)?
@@ -216,9 +220,9 @@ pub(super) fn restore(
     let Some(present) = subscriptions::find(tx.connection, id)? else { return Ok(false) };
     let act = ConsentAct::Restored;
     match find(tx.connection, id)? {
-        Some(consent) if consent.state != ConsentState::Withdrawn => return Ok(false),
         Some(mut consent) => {
-            consent.confirmed();
+            let address = address_of(&subscriber_of(tx.connection, &present)?, present.device.as_ref());
+            let Some(act) = consent.restore(address.as_ref(), now) else { return Ok(false) };
             apply(tx, &present, &consent, act, evidence, now)?;
         }
         None => {
@@ -255,7 +259,7 @@ pub(super) fn expire(tx: &mut RecordsTransaction<'_>, now: Timestamp, limit: usi
             &ConsentChange { subscription: id, before, after: None, act, is_new: false, evidence },
             now,
         )?;
-        subscriptions::remove(tx, id, Precondition::Any)?;
+        subscriptions::remove(tx, id, Precondition::Any, now)?;
         let owner = &present.subscriber;
         let sql = "SELECT 1 FROM subscriptions WHERE subscriber = ?1 LIMIT 1";
         if owner.as_str().starts_with(ADDRESS_SUBSCRIBER)

@@ -8,27 +8,27 @@ use std::{
     },
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rusqlite::Connection;
-use tocsin_model::id::ChangeSequence;
+use tocsin_model::{id::ChangeSequence, notifybc::Collection};
 use tokio::sync::{oneshot, watch};
 
 use super::schema::MIGRATIONS;
 use crate::{
     error::StoreError,
     keyring::Keyring,
-    records::{ApplicationVersion, CHANGES_KEPT, new_installation, new_secret},
+    records::{ApplicationVersion, CHANGES_KEPT, PutDocument, StoredDocument, new_installation, new_secret},
     sqlite::{
         records::{
             encryption, entry_changes,
-            group_commit::{GroupCommit, Stage},
-            prepared::{PreparedChange, PreparedQueue},
+            group_commit::{GroupCommit, GroupedChange, Stage},
             published_state::PublishedState,
             recipient_cache::RecipientCache,
             transaction::{self, RecordsTransaction},
+            waiting_queue::WaitingQueue,
         },
         statements::{execute, query_one},
-        writer::{AfterCommit, Database, FreeSpace, Options, truncate_wal},
+        writer::{AfterCommit, Database, Erases, FreeSpace, Options, truncate_wal},
     },
 };
 
@@ -86,7 +86,7 @@ impl SqliteRecords {
                 reader_cache_kib: 64 << 10,
                 readers: options.readers,
                 synced: true,
-                erases: true,
+                erases: Erases::Pages,
                 migrations: MIGRATIONS,
             },
         )?;
@@ -99,6 +99,7 @@ impl SqliteRecords {
                 let identity = identity.ok_or_else(|| StoreError::Damaged("the row of the installation".into()))?;
                 let secret = encryption::installation(connection, &keys, fresh_secret)?;
                 encryption::definitions(connection, &keys)?;
+                encryption::documents(connection, &keys)?;
                 let tx = RecordsTransaction::open(connection)?;
                 let suppressed = transaction::newest_suppression(connection)?;
                 let indexed = entry_changes::is_indexed(connection)?;
@@ -120,11 +121,13 @@ impl SqliteRecords {
                 newest_key: watch::Sender::new(ChangeSequence(0)),
                 changes_needed: AtomicU64::new(u64::MAX),
                 recipient_cache: RecipientCache::default(),
+                recipient_watcher: RwLock::default(),
                 listeners: Arc::default(),
                 newest_suppression: AtomicU64::new(suppressed.0),
                 watcher: OnceLock::new(),
                 indexed: AtomicBool::new(indexed),
-                waiting: PreparedQueue::default(),
+                waiting: WaitingQueue::default(),
+                waiting_documents: WaitingQueue::default(),
             }),
         })
     }
@@ -132,6 +135,19 @@ impl SqliteRecords {
     /// Version with its definition decrypted.
     pub(super) fn opened(&self, version: ApplicationVersion) -> Result<ApplicationVersion, StoreError> {
         Ok(ApplicationVersion { text: self.keys.open(version.text)?, ..version })
+    }
+
+    /// Document with its body sealed, if its collection has secrets.
+    pub(super) fn sealed(&self, put: PutDocument) -> Result<PutDocument, StoreError> {
+        if !is_secret(put.collection) {
+            return Ok(put);
+        }
+        Ok(PutDocument { body: self.keys.seal(&put.body)?.into(), ..put })
+    }
+
+    /// Document with its body decrypted.
+    pub(super) fn opened_document(&self, found: StoredDocument) -> Result<StoredDocument, StoreError> {
+        Ok(StoredDocument { body: self.keys.open(found.body.into())?.into(), ..found })
     }
 
     /// Runs a writing job.
@@ -166,18 +182,19 @@ impl SqliteRecords {
 }
 
 impl SqliteRecords {
-    /// Queues a prepared change for the next commit.
-    pub(super) async fn write_prepared(&self, change: PreparedChange) -> Result<bool, StoreError> {
+    /// Queues a change for the next commit.
+    pub(super) async fn write_grouped<C: GroupedChange>(&self, change: C) -> Result<C::Result, StoreError> {
         self.free_space.check()?;
         let (answer, answered) = oneshot::channel();
-        if self.published.waiting.put(change, answer)? {
-            self.submit_job();
+        if C::queue(&self.published).put(change, answer)? {
+            self.submit_job::<C>();
         }
         answered.await.unwrap_or_else(|_| Err(StoreError::unavailable("the writer has ended")))
     }
 
-    pub(super) fn submit_job(&self) {
-        let call = Arc::new(GroupCommit { published: self.published.clone(), stage: Mutex::new(Stage::Submitted) });
+    pub(super) fn submit_job<C: GroupedChange>(&self) {
+        let call =
+            Arc::new(GroupCommit::<C> { published: self.published.clone(), stage: Mutex::new(Stage::Submitted) });
         let job = {
             let (call, published, changes_kept) = (call.clone(), self.published.clone(), self.changes_kept);
             move |connection: &Connection, after: &mut AfterCommit| {
@@ -186,4 +203,9 @@ impl SqliteRecords {
         };
         self.database.write_retryable_then(job, move |result| call.answer(result));
     }
+}
+
+/// Whether documents of a collection have secrets: a configuration can be the private key of the installation.
+pub(super) fn is_secret(collection: Collection) -> bool {
+    collection == Collection::Configuration
 }

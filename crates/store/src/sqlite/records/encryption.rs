@@ -1,7 +1,9 @@
 //! Encryption of secrets at rest: secrets are sealed before they are stored, and resealed after a key change.
 
 use rusqlite::Connection;
+use tocsin_model::notifybc::Collection;
 
+use super::notifybc_rows::collection_number;
 use crate::{
     error::StoreError,
     keyring::Keyring,
@@ -54,6 +56,23 @@ pub(super) fn definitions(connection: &Connection, keys: &Keyring) -> Result<(),
                 "UPDATE application_versions SET text = ?2 WHERE rowid = ?1",
                 (row, keys.seal(&plain)?),
             )?;
+        }
+    }
+    Ok(())
+}
+
+/// Reseals every configuration of NotifyBC that is not sealed with the first key.
+pub(super) fn documents(connection: &Connection, keys: &Keyring) -> Result<(), StoreError> {
+    let sql = "SELECT place, body FROM notifybc_documents WHERE collection = ?1";
+    let collection = collection_number(Collection::Configuration);
+    let stored: Vec<(i64, String)> = query_all(connection, sql, [collection], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    for (place, body) in stored {
+        let is_current = keys.is_current(&body);
+        let plain = keys.open(body)?;
+        if !is_current {
+            enable_secure_delete(connection)?;
+            let sql = "UPDATE notifybc_documents SET body = ?2 WHERE place = ?1";
+            execute(connection, sql, (place, keys.seal(&plain)?))?;
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 use tocsin_model::{
-    id::{SubscriberId, SubscriberNumber},
+    id::{SubscriberId, SubscriberNumber, SubscriptionId},
     suppression::bound,
     time::Timestamp,
 };
@@ -12,8 +12,8 @@ use crate::{
     error::StoreError,
     records::{Precondition, ProfileImage, no_subscriber},
     sqlite::{
-        records::{lifecycle, subscriber_rows},
-        statements::{execute, json, query_all, query_one, signed},
+        records::{lifecycle, notifybc_rows, subscriber_rows},
+        statements::{execute, json, number_at, query_all, query_one, signed},
     },
 };
 
@@ -40,6 +40,7 @@ pub(super) fn erase(tx: &mut RecordsTransaction<'_>, id: &SubscriberId, now: Tim
     }
     execute(tx.connection, "DELETE FROM failing_endpoints WHERE subscriber = ?1", [id.as_str()])?;
     execute(tx.connection, "DELETE FROM feedback WHERE subscriber = ?1", [id.as_str()])?;
+    notifybc_rows::erase(tx.connection, (id, number.0), &addresses)?;
     // The removal logs its own before-images, so the log is cleaned after it.
     subscribers::remove(tx, id, Precondition::Present, now)?;
     lifecycle::forget(tx.connection, number.0)?;
@@ -89,4 +90,13 @@ fn forget_targets(connection: &Connection, id: &SubscriberId, addresses: &[Strin
         }
     }
     Ok(())
+}
+
+/// Subscriptions of a subscriber that the change log knows.
+pub(super) fn former_subscriptions(
+    connection: &Connection,
+    subscriber: SubscriberNumber,
+) -> Result<Vec<SubscriptionId>, StoreError> {
+    let sql = "SELECT DISTINCT subscription FROM before_images WHERE subscriber = ?1 ORDER BY subscription";
+    query_all(connection, sql, [signed(subscriber.0)], |row| Ok(SubscriptionId(number_at(row, 0)?)))
 }

@@ -14,6 +14,7 @@ use tocsin_model::{
     id::{ChangeSequence, Name, SubscriberId, SubscriberNumber, SubscriptionId},
     ldap::LdapFilter,
     lifecycle::ChangeOrigin,
+    notifybc::Collection,
     segment::Segment,
     subscriber::Subscriber,
     subscription::Subscription,
@@ -29,12 +30,13 @@ use crate::{
     inbox::Listener,
     records::{
         ApiKey, ApiKeyStore, ApplicationStore, ApplicationVersion, ChangeLog, ConfirmConsent, ConsentStore,
-        EndpointKey, EvidenceOf, FailingEndpoint, FeedbackChange, FeedbackFilter, FeedbackState, FeedbackStore,
-        FollowedSchedule, IndexedSubscription, Installation, LifecycleEntry, LifecycleFilter, LifecycleStore,
-        MatchStore, Merge, MergeRefusal, NewApplicationVersion, NewConsented, NewSegment, NewSubscriber,
-        NewSubscription, Precondition, ProfileImage, PutDevice, Recipient, RecipientStore, RecordChange, RecordCounts,
-        RemoveSubscription, ScheduleMembers, ScheduleStore, ScheduledSubscription, SegmentScan, SegmentScanBounds,
-        SegmentStore, SubscriberFilter, SubscriberStore, SubscriptionCounts, SubscriptionFilter, SubscriptionStore,
+        DocumentScan, DocumentVersion, EndpointKey, EvidenceOf, FailingEndpoint, FeedbackChange, FeedbackFilter,
+        FeedbackState, FeedbackStore, FollowedSchedule, IndexedSubscription, Installation, KeyFilter, LifecycleEntry,
+        LifecycleFilter, LifecycleStore, MatchStore, Merge, MergeRefusal, NewApplicationVersion, NewConsented,
+        NewSegment, NewSubscriber, NewSubscription, NotifybcStore, Precondition, ProfileImage, PutDevice, PutDocument,
+        Recipient, RecipientStore, RecipientWatcher, RecordChange, RecordCounts, RemoveSubscription, ScheduleMembers,
+        ScheduleStore, ScheduledSubscription, SegmentScan, SegmentScanBounds, SegmentStore, StoredDocument,
+        SubscriberFilter, SubscriberStore, SubscriptionCounts, SubscriptionFilter, SubscriptionStore,
         SuppressionFilter, SuppressionStore, TrimLifecycle, UpdateSubscription, Written, no_subscription,
     },
     sqlite::records::{
@@ -42,8 +44,9 @@ use crate::{
         database::SqliteRecords,
         endpoints,
         entries::Writer,
-        erasure, feedback, lifecycle, matching, merges, prepared, recipients, schedules, segments, subscriber_rows,
-        subscribers, subscriptions, suppressions,
+        erasure, feedback, lifecycle, matching, merges,
+        notifybc_documents::{self, DocumentPuts, GROUPED_DOCUMENTS_MAX},
+        prepared, recipients, schedules, segments, subscriber_rows, subscribers, subscriptions, suppressions,
         transaction::{self, RecordsTransaction},
     },
 };
@@ -73,10 +76,10 @@ impl ApplicationStore for SqliteRecords {
         found.into_iter().map(|version| self.opened(version)).collect()
     }
 
-    async fn remove_application(&self, name: &Name, _now: Timestamp) -> Result<(), StoreError> {
+    async fn remove_application(&self, name: &Name, now: Timestamp) -> Result<(), StoreError> {
         loop {
             let name = name.clone();
-            if self.change(move |tx| applications::remove_step(tx, &name)).await? {
+            if self.change(move |tx| applications::remove_step(tx, &name, now)).await? {
                 return Ok(());
             }
         }
@@ -354,6 +357,14 @@ impl ConsentStore for SqliteRecords {
         self.database.truncate_log().await
     }
 
+    async fn truncate_log(&self) -> Result<(), StoreError> {
+        self.database.truncate_log().await
+    }
+
+    async fn former_subscriptions(&self, subscriber: SubscriberNumber) -> Result<Vec<SubscriptionId>, StoreError> {
+        self.database.read(move |connection| erasure::former_subscriptions(connection, subscriber)).await
+    }
+
     async fn prune_evidence(&self, before: Timestamp, limit: usize) -> Result<usize, StoreError> {
         // Usually no evidence is due, and then nothing is written.
         if !self.database.read(move |connection| consents::is_any_erased(connection, before)).await? {
@@ -513,6 +524,10 @@ impl RecipientStore for SqliteRecords {
         let after = after.cloned();
         self.database.read(move |connection| endpoints::list(connection, after.as_ref(), limit)).await
     }
+
+    fn watch_recipients(&self, watcher: Arc<dyn RecipientWatcher>) {
+        *self.published.recipient_watcher.write() = Some(watcher);
+    }
 }
 
 #[async_trait]
@@ -645,6 +660,81 @@ impl ApiKeyStore for SqliteRecords {
 }
 
 #[async_trait]
+impl NotifybcStore for SqliteRecords {
+    async fn put_documents(
+        &self,
+        puts: Vec<PutDocument>,
+        now: Timestamp,
+    ) -> Result<Vec<Written<DocumentVersion>>, StoreError> {
+        let puts = puts.into_iter().map(|put| self.sealed(put)).collect::<Result<Vec<_>, _>>()?;
+        let puts = DocumentPuts { puts, now };
+        if puts.puts.len() <= GROUPED_DOCUMENTS_MAX {
+            return self.write_grouped(puts).await;
+        }
+        self.change_if_space(move |tx| notifybc_documents::put_many(tx, &puts.puts, now)).await
+    }
+
+    async fn document(&self, collection: Collection, id: &str) -> Result<Option<StoredDocument>, StoreError> {
+        let id = id.to_owned();
+        let read = move |connection: &Connection| notifybc_documents::find(connection, collection, &id);
+        self.database.read(read).await?.map(|found| self.opened_document(found)).transpose()
+    }
+
+    async fn documents_of(
+        &self,
+        collection: Collection,
+        ids: &[String],
+    ) -> Result<Vec<Option<StoredDocument>>, StoreError> {
+        let ids = ids.to_vec();
+        let read = move |connection: &Connection| {
+            ids.iter().map(|id| notifybc_documents::find(connection, collection, id)).collect::<Result<Vec<_>, _>>()
+        };
+        let found = self.database.read(read).await?;
+        found.into_iter().map(|found| found.map(|found| self.opened_document(found)).transpose()).collect()
+    }
+
+    async fn document_ids(&self, numbers: &[SubscriptionId]) -> Result<Vec<Option<String>>, StoreError> {
+        let numbers = numbers.to_vec();
+        self.database.read(move |connection| notifybc_documents::ids_of(connection, &numbers)).await
+    }
+
+    async fn document_by_unique(
+        &self,
+        collection: Collection,
+        unique: &str,
+    ) -> Result<Option<StoredDocument>, StoreError> {
+        let unique = unique.to_owned();
+        let read = move |connection: &Connection| notifybc_documents::find_by_unique(connection, collection, &unique);
+        self.database.read(read).await?.map(|found| self.opened_document(found)).transpose()
+    }
+
+    async fn scan_documents(&self, scan: DocumentScan) -> Result<ScanPage<StoredDocument, String>, StoreError> {
+        let ScanPage { items, next } =
+            self.database.read(move |connection| notifybc_documents::scan(connection, &scan)).await?;
+        let items = items.into_iter().map(|found| self.opened_document(found)).collect::<Result<_, _>>()?;
+        Ok(ScanPage { items, next })
+    }
+
+    async fn count_documents(&self, collection: Collection, filter: &KeyFilter) -> Result<u64, StoreError> {
+        let filter = filter.clone();
+        self.database.read(move |connection| notifybc_documents::count(connection, collection, &filter)).await
+    }
+
+    async fn confirmed_services(&self) -> Result<Vec<String>, StoreError> {
+        self.database.read(notifybc_documents::confirmed_services).await
+    }
+
+    async fn remove_documents(
+        &self,
+        collection: Collection,
+        ids: Vec<String>,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
+        self.change(move |tx| notifybc_documents::remove_many(tx, collection, &ids, now)).await
+    }
+}
+
+#[async_trait]
 impl Installation for SqliteRecords {
     fn installation(&self) -> &str {
         &self.installation
@@ -682,10 +772,10 @@ impl Entries for SqliteRecords {
     }
 
     async fn modify_prepared(&self, retouch: PreparedModify) -> Result<bool, StoreError> {
-        self.write_prepared(prepared::PreparedChange::of_modify(retouch)).await
+        self.write_grouped(prepared::PreparedChange::of_modify(retouch)).await
     }
 
     async fn add_prepared(&self, arrival: PreparedAdd) -> Result<bool, StoreError> {
-        self.write_prepared(prepared::PreparedChange::of_add(arrival)).await
+        self.write_grouped(prepared::PreparedChange::of_add(arrival)).await
     }
 }

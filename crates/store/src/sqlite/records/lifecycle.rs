@@ -5,14 +5,18 @@ use std::sync::Arc;
 use rusqlite::{Connection, Row};
 use tocsin_model::{
     id::{Name, SubscriptionId},
-    lifecycle::{ChangeOrigin, LifecycleChange},
+    lifecycle::{ChangeOrigin, LifecycleChange, LifecycleSubject},
+    subscriber::Subscriber,
     time::Timestamp,
 };
 
 use super::transaction::{Filters, RecordsTransaction};
 use crate::{
     error::StoreError,
-    records::{ChangedSubscription, LifecycleEntry, LifecycleFilter, lifecycle_event, lifecycle_row},
+    records::{
+        ChangedSubscription, LifecycleEntry, LifecycleFilter, lifecycle_event, lifecycle_row, person_events,
+        subject_name,
+    },
     sqlite::statements::{execute, name_at, number_at, query_all, query_one, signed},
 };
 
@@ -89,9 +93,44 @@ pub(super) fn record_by(
         tx.connection,
         "INSERT INTO lifecycle_entries (application, class, change, subscriber, at, event)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        (application.as_str(), class.as_str(), change.word(), signed(subscriber), now.0, event),
+        (application.as_str(), class.as_str(), change.stored(), signed(subscriber), now.0, event),
     )
     .map(|_| ())
+}
+
+/// Whether any filter covers changes of subscribers or devices.
+pub(super) fn covers_persons(tx: &mut RecordsTransaction<'_>) -> Result<bool, StoreError> {
+    let is_of_person = |filter: &LifecycleFilter| filter.change.subject() != LifecycleSubject::Subscription;
+    Ok(!tx.origin.quiet && filters_of(tx)?.iter().any(|(_, filter)| is_of_person(filter)))
+}
+
+/// Adds entries for the changes of a subscriber and its devices, for each application with a filter.
+pub(super) fn record_person(
+    tx: &mut RecordsTransaction<'_>,
+    old: Option<&Subscriber>,
+    new: Option<&Subscriber>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let Some(number) = new.or(old).map(|person| person.number) else { return Ok(()) };
+    if !covers_persons(tx)? {
+        return Ok(());
+    }
+    let filters = filters_of(tx)?.clone();
+    for (change, event) in person_events(old, new, &tx.origin, now) {
+        let class = subject_name(change);
+        let mut applications: Vec<&Name> =
+            filters.iter().filter(|(_, filter)| filter.change == change).map(|(of, _)| of).collect();
+        applications.dedup();
+        for application in applications {
+            execute(
+                tx.connection,
+                "INSERT INTO lifecycle_entries (application, class, change, subscriber, at, event)
+                    VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                (application.as_str(), class.as_str(), change.stored(), signed(number.0), now.0, &event),
+            )?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes the entries of a removed subscriber: their events would have personal data.
@@ -111,8 +150,11 @@ fn filters(connection: &Connection) -> Result<Filters, StoreError> {
 
 fn change_at(row: &Row<'_>, column: usize) -> rusqlite::Result<LifecycleChange> {
     let word: String = row.get(column)?;
-    let known = LifecycleChange::ALL.into_iter().find(|change| change.word() == word);
-    known.ok_or(rusqlite::Error::InvalidColumnType(column, word, rusqlite::types::Type::Text))
+    LifecycleChange::from_stored(&word).ok_or(rusqlite::Error::InvalidColumnType(
+        column,
+        word,
+        rusqlite::types::Type::Text,
+    ))
 }
 
 /// Replaces the filters of an application.
@@ -127,7 +169,7 @@ pub(super) fn set_filters(
         execute(
             tx.connection,
             "INSERT INTO lifecycle_filters (application, change, class) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
-            (application.as_str(), filter.change.word(), class),
+            (application.as_str(), filter.change.stored(), class),
         )?;
     }
     tx.lifecycle_filters = None;
@@ -147,7 +189,7 @@ pub(super) fn entries(
         Ok((number_at(row, 0)?, change_at(row, 1)?, name_at(row, 2)?, Timestamp(row.get(3)?), event))
     })?;
     let entry = |(position, change, class, at, event): (u64, _, _, _, String)| {
-        Ok(LifecycleEntry { position, change, class, at, row: lifecycle_row(&event)? })
+        Ok(LifecycleEntry { position, change, class, at, row: lifecycle_row(change, &event)? })
     };
     found.into_iter().map(entry).collect()
 }

@@ -3,10 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use parking_lot::Mutex;
 use rusqlite::Connection;
 use tocsin_model::id::SubscriberNumber;
-use tokio::sync::oneshot;
 
 use crate::{
     entries::{EntryChange, EntryState, PreparedAdd, PreparedModify},
@@ -14,15 +12,12 @@ use crate::{
     records::{ProfileImage, ProfileStep},
     sqlite::{
         records::{
-            entry_changes, segments, subscribers,
+            entry_changes, lifecycle, segments, subscribers,
             transaction::{LoggedProfile, RecordsTransaction},
         },
         statements::{execute, json, query_one, signed},
-        writer::WAITING_WRITES_MAX,
     },
 };
-
-pub(crate) type Answer = oneshot::Sender<Result<bool, StoreError>>;
 
 /// Prepared change with its rows encoded.
 pub(super) enum PreparedChange {
@@ -65,26 +60,6 @@ impl PreparedChange {
     }
 }
 
-/// Queue of prepared changes for a writer job that has been submitted but has not started.
-#[derive(Default)]
-pub(super) struct PreparedQueue(Mutex<Vec<(PreparedChange, Answer)>>);
-
-impl PreparedQueue {
-    /// Queues a change. Returns whether a writer job must be submitted.
-    pub(crate) fn put(&self, change: PreparedChange, answer: Answer) -> Result<bool, StoreError> {
-        let mut waiting = self.0.lock();
-        if waiting.len() >= WAITING_WRITES_MAX {
-            return Err(StoreError::Full(format!("{WAITING_WRITES_MAX} writes are already waiting")));
-        }
-        waiting.push((change, answer));
-        Ok(waiting.len() == 1)
-    }
-
-    pub(crate) fn take(&self) -> (Vec<PreparedChange>, Vec<Answer>) {
-        std::mem::take(&mut *self.0.lock()).into_iter().unzip()
-    }
-}
-
 fn write_modify(
     tx: &mut RecordsTransaction<'_>,
     retouch: &PreparedModify,
@@ -92,7 +67,8 @@ fn write_modify(
     step: &str,
 ) -> Result<bool, StoreError> {
     let PreparedModify { number, revision, gone, made, now, built, .. } = retouch;
-    if entry_changes::may_conflict(tx, Some((*number).into()), made)? {
+    // The event of the change needs the former attributes, which the ordinary modify reads.
+    if lifecycle::covers_persons(tx)? || entry_changes::may_conflict(tx, Some((*number).into()), made)? {
         return Ok(false);
     }
     let whole = match tx.logs_full_image() {
@@ -124,7 +100,7 @@ fn write_add(
     preferences: Option<&str>,
 ) -> Result<bool, StoreError> {
     let PreparedAdd { new, placement, credential, keys, now, built } = arrival;
-    if entry_changes::may_conflict(tx, None, keys)? {
+    if lifecycle::covers_persons(tx)? || entry_changes::may_conflict(tx, None, keys)? {
         return Ok(false);
     }
     let parent = placement.parent.0;

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rusqlite::Connection;
 use tocsin_model::id::{ChangeSequence, SubscriberNumber};
 use tokio::sync::watch;
@@ -14,9 +14,12 @@ use crate::{
     entries::EntryWatcher,
     error::StoreError,
     inbox::ListenerRegistry,
-    records::RecordCounts,
+    records::{DocumentVersion, RecipientWatcher, RecordCounts, Written},
     sqlite::{
-        records::{prepared::PreparedQueue, recipient_cache::RecipientCache, transaction::RecordsTransaction},
+        records::{
+            notifybc_documents::DocumentPuts, prepared::PreparedChange, recipient_cache::RecipientCache,
+            transaction::RecordsTransaction, waiting_queue::WaitingQueue,
+        },
         writer::AfterCommit,
     },
 };
@@ -30,13 +33,17 @@ pub(super) struct PublishedState {
     /// Changes after this sequence are still needed.
     pub(super) changes_needed: AtomicU64,
     pub(super) recipient_cache: RecipientCache,
+    /// Commit hook of delivery.
+    pub(super) recipient_watcher: RwLock<Option<Arc<dyn RecipientWatcher>>>,
     pub(super) listeners: Arc<ListenerRegistry>,
     pub(super) newest_suppression: AtomicU64,
     pub(super) watcher: OnceLock<Arc<dyn EntryWatcher>>,
     /// Whether any search index of the directory is complete.
     pub(super) indexed: AtomicBool,
     /// Prepared changes that wait for the writer.
-    pub(super) waiting: PreparedQueue,
+    pub(super) waiting: WaitingQueue<PreparedChange, bool>,
+    /// Documents that wait for the writer.
+    pub(super) waiting_documents: WaitingQueue<DocumentPuts, Vec<Written<DocumentVersion>>>,
 }
 
 impl PublishedState {
@@ -55,12 +62,16 @@ impl PublishedState {
         tx.finish(changes_kept, self.changes_needed.load(Ordering::Relaxed))?;
         let (change, counts) = (ChangeSequence(tx.change), tx.counts);
         let (suppressed, touched, interests) = (tx.suppressed, tx.touched, tx.subscriptions_touched);
-        let key = tx.key_changed;
+        let (key, mut recipients) = (tx.key_changed, tx.recipients);
         let (indexed, watcher) = (tx.indexed, tx.watcher);
         let (entries, credentials) = (tx.entry_changes, tx.credentials_touched);
         let published = self.clone();
         after.run(move || {
             published.recipient_cache.invalidate(&touched, &interests);
+            recipients.subscribers.extend(touched.iter().copied().map(SubscriberNumber));
+            if let Some(watcher) = published.recipient_watcher.read().as_ref().filter(|_| !recipients.is_empty()) {
+                watcher.recipients_changed(&recipients);
+            }
             published.listeners.notify(touched.iter().copied().map(SubscriberNumber));
             published.indexed.store(indexed, Ordering::Relaxed);
             if let Some(watcher) = watcher {

@@ -462,4 +462,39 @@ CREATE TABLE lifecycle_entries (
 CREATE INDEX lifecycle_entries_by_application ON lifecycle_entries (application, position);
 CREATE INDEX lifecycle_entries_by_subscriber ON lifecycle_entries (subscriber);
 "#,
+    r#"
+-- Whether a withdrawal can be undone without another confirmation.
+ALTER TABLE consents ADD COLUMN was_confirmed INTEGER NOT NULL DEFAULT 0;
+UPDATE consents SET was_confirmed = 1 WHERE state = 1;
+"#,
+    r#"
+-- Documents of NotifyBC records. Absent properties are empty texts.
+CREATE TABLE notifybc_documents (
+    place INTEGER PRIMARY KEY,
+    collection INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    body TEXT NOT NULL,                 -- a JSON object, without the id and the columns below
+    service TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    address TEXT NOT NULL,              -- in lower case
+    address_hash INTEGER,               -- null without an address
+    user_id TEXT NOT NULL,
+    state TEXT NOT NULL,
+    unique_key TEXT,
+    subscription INTEGER,               -- the native subscription, which may be removed
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    revision INTEGER NOT NULL,
+    UNIQUE (collection, id)
+) STRICT;
+-- Written in random order, so it has no more than it needs.
+CREATE INDEX notifybc_documents_by_address ON notifybc_documents (collection, address_hash, state)
+    WHERE address_hash IS NOT NULL;
+CREATE INDEX notifybc_documents_by_user ON notifybc_documents (collection, user_id, id) WHERE user_id <> '';
+CREATE INDEX notifybc_documents_by_service ON notifybc_documents (collection, service, state, id);
+CREATE INDEX notifybc_documents_by_state ON notifybc_documents (collection, state, id);
+CREATE UNIQUE INDEX notifybc_documents_by_unique ON notifybc_documents (collection, unique_key)
+    WHERE unique_key IS NOT NULL;
+CREATE INDEX notifybc_documents_by_subscription ON notifybc_documents (subscription) WHERE subscription IS NOT NULL;
+"#,
 ];

@@ -52,6 +52,14 @@ pub(super) fn preferences_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Prefe
     }
 }
 
+/// FNV-1a. It only has to distribute well; addresses of matching rows are compared.
+pub(super) fn spelling_hash(address: &str) -> i64 {
+    let hash = address
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    hash.cast_signed()
+}
+
 /// Whether there is a subscriber with a number.
 pub(super) fn exists(connection: &Connection, number: SubscriberNumber) -> Result<bool, StoreError> {
     let sql = "SELECT 1 FROM subscribers WHERE number = ?1";

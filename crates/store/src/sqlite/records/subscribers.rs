@@ -21,8 +21,8 @@ use crate::{
     },
     sqlite::{
         records::{
-            consent_rows, entry_changes, feedback, schedule_rows,
-            subscriber_rows::{COLUMNS, devices, find, subscriber_of},
+            consent_rows, entry_changes, feedback, lifecycle, notifybc_rows, schedule_rows,
+            subscriber_rows::{COLUMNS, devices, find, spelling_hash, subscriber_of},
             subscriptions, suppressions,
             transaction::RecordsTransaction,
         },
@@ -60,14 +60,6 @@ const fn state_number(state: DeviceState) -> i64 {
 /// Equal for all spellings of a mailbox.
 pub(super) fn address_hash(address: &str) -> i64 {
     spelling_hash(&mailbox::comparable(address))
-}
-
-/// FNV-1a. It only has to distribute well; addresses of matching rows are compared.
-fn spelling_hash(address: &str) -> i64 {
-    let hash = address
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    hash.cast_signed()
 }
 
 pub(super) fn put(
@@ -131,6 +123,7 @@ pub(super) fn put_placed(
             entry_changes::set_placement(tx.connection, made.number, placement)?;
         }
         entry_changes::made(tx, &made, placement)?;
+        lifecycle::record_person(tx, None, Some(&made), now)?;
         return Ok(made);
     };
     let mut profile = new.profile;
@@ -207,8 +200,8 @@ fn rewrite(
     now: Timestamp,
 ) -> Result<Option<Subscriber>, StoreError> {
     let mut devices = devices;
-    for name in moved_devices(&old.devices, &devices) {
-        if subscriptions::address_changed(tx, old.number.0, &name, &devices[&name], now)?
+    for (name, is_new) in moved_devices(&old.devices, &devices) {
+        if subscriptions::address_changed(tx, old.number.0, (&name, &devices[&name]), is_new, now)?
             && let Some(device) = devices.get_mut(&name)
         {
             device.state = DeviceState::Pending;
@@ -236,7 +229,12 @@ fn rewrite(
     for (name, device) in &devices {
         match old.devices.get(name) {
             Some(same) if same == device => {}
-            Some(_) => update_row(tx, old.number, name, device)?,
+            Some(held) => {
+                update_row(tx, old.number, name, device)?;
+                if held.address != device.address {
+                    notifybc_rows::address_changed(tx, old.number.0, (name, &device.address), now)?;
+                }
+            }
             None => put_row(tx, old.number, name, device)?,
         }
     }
@@ -273,6 +271,7 @@ fn rewrite(
             (new.profile.enabled && !old.profile.enabled).then_some(now.0),
         ),
     )?;
+    lifecycle::record_person(tx, Some(old), Some(&new), now)?;
     let rescheduled = zone_changed && schedule_rows::change_zone(tx, new.number.0, now)?;
     if reach_changed || rescheduled {
         tx.subscriber_changed(new.number.0, before.map(|before| json(&before)).as_deref())?;
@@ -370,6 +369,7 @@ pub(super) fn remove(
     suppressions::remove_all_of_subscriber(tx, id)?;
     feedback::remove_all_of_subscriber(tx, id)?;
     consent_rows::erase(tx.connection, old.number.0, now)?;
+    lifecycle::record_person(tx, Some(&old), None, now)?;
     execute(tx.connection, "DELETE FROM devices WHERE subscriber = ?1", [number])?;
     tx.profile_changed(&old, None)?;
     execute(tx.connection, "DELETE FROM subscribers WHERE number = ?1", [number])?;

@@ -7,10 +7,11 @@ use rusqlite::{
     types::{Value, ValueRef},
 };
 use tocsin_model::{
-    consent::{ConsentAct, ConsentChange, ConsentState},
+    consent::{Consent, ConsentAct, ConsentChange, ConsentState},
     filter::Filter,
     id::{ChangeSequence, Name, SubscriberNumber, SubscriptionId},
     lifecycle::{ChangeOrigin, ChangeWay, LifecycleChange},
+    notifybc::{self, SubscriptionState},
     subscriber::Device,
     subscription::{Subscription, SubscriptionParams},
     time::Timestamp,
@@ -22,11 +23,12 @@ use crate::{
     error::StoreError,
     records::{
         MergedSubscriber, NewSubscription, Precondition, StoredState, SubscriptionChange, SubscriptionCounts,
-        SubscriptionFilter, Written, effective_state, moved_evidence, no_subscriber, no_subscription, runs,
+        SubscriptionFilter, Written, effective_state, is_of_other_address, moved_evidence, no_subscriber,
+        no_subscription, runs,
     },
     sqlite::{
         records::{
-            classes, consent_rows, lifecycle,
+            classes, consent_rows, lifecycle, notifybc_rows,
             schedule_rows::{self, ScheduledRow},
             subscriber_rows,
         },
@@ -164,8 +166,14 @@ pub(super) fn put_many(
                 class
             }
         };
-        let id = match insert(tx, line, class, subscriber, now)? {
-            Some(id) => id,
+        let id = match insert(tx, line, (class, subscriber), None, now)? {
+            Some(id) => {
+                if line.application.as_str() == notifybc::APPLICATION {
+                    let is_active = line.enabled.unwrap_or(true);
+                    notifybc_rows::subscription_made(tx, (id, class), line.key.as_deref(), is_active, now)?;
+                }
+                id
+            }
             None => {
                 let found = find_by_key(tx.connection, subscriber, class, line.key.as_deref())?;
                 let id = found.id;
@@ -206,8 +214,8 @@ fn subscribers_of(connection: &Connection, new: &[NewSubscription]) -> Result<Ve
 fn insert(
     tx: &mut RecordsTransaction<'_>,
     new: &NewSubscription,
-    class: i64,
-    subscriber: u64,
+    (class, subscriber): (i64, u64),
+    consent: Option<ConsentState>,
     now: Timestamp,
 ) -> Result<Option<u64>, StoreError> {
     let id = tx.subscription + 1;
@@ -216,8 +224,8 @@ fn insert(
         tx.connection,
         "INSERT INTO subscriptions
             (id, class, subscriber, key, device, enabled, parameters, filter, schedule, created_at, updated_at, revision,
-             snoozed_until)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?9, ?10, ?8, ?8, 1, ?11) ON CONFLICT (subscriber, class, key) DO NOTHING",
+             snoozed_until, consent)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?9, ?10, ?8, ?8, 1, ?11, ?12) ON CONFLICT (subscriber, class, key) DO NOTHING",
         (
             signed(id),
             class,
@@ -230,6 +238,7 @@ fn insert(
             terms.filter.as_ref().map(Filter::to_string),
             terms.schedule.as_deref(),
             terms.snoozed_until.map(|until| until.0),
+            consent.map(consent_rows::state_number),
         ),
     )?;
     if added == 0 {
@@ -246,6 +255,24 @@ fn insert(
         lifecycle::record(tx, LifecycleChange::Confirmed, id, None, now)?;
     }
     Ok(Some(id))
+}
+
+/// Inserts the subscription of a document of NotifyBC, whose key is new, with the state of its consent. The caller logs
+/// it.
+pub(super) fn insert_of_document(
+    tx: &mut RecordsTransaction<'_>,
+    new: &NewSubscription,
+    subscriber: SubscriberNumber,
+    consent: ConsentState,
+    now: Timestamp,
+) -> Result<SubscriptionId, StoreError> {
+    let class = match tx.notifybc_class.get().flatten() {
+        Some(class) => class,
+        None => classes::class_number(tx.connection, &new.application, &new.class)?,
+    };
+    tx.notifybc_class.set(Some(Some(class)));
+    let id = insert(tx, new, (class, subscriber.0), Some(consent), now)?;
+    id.map(SubscriptionId).ok_or_else(|| StoreError::Damaged("a subscription has the key of a new one".to_owned()))
 }
 
 fn find_by_key(
@@ -319,6 +346,10 @@ fn change(
         let scheduled = ScheduledRow { subscription: id, class, subscriber, schedule: terms.schedule.as_deref() };
         schedule_rows::update(tx, &scheduled, resumed, now)?;
     }
+    let is_active = enabled || terms.snoozed_until.is_some();
+    if old.is_active() != is_active {
+        notifybc_rows::state_changed(tx, (old.id, old.class), notifybc_rows::state_of(is_active, old.consent), now)?;
+    }
     Ok(Some(old.image()))
 }
 
@@ -361,40 +392,69 @@ pub(super) fn record_consent(
     let sql = "UPDATE subscriptions SET consent = ?2, updated_at = ?3, revision = ?4 WHERE id = ?1";
     let revision = old.revision + 1;
     execute(tx.connection, sql, (signed(id.0), consent_rows::state_number(state), now.0, signed(revision)))?;
-    switch_row(tx, SubscriptionRow { consent: Some(state), revision, ..old }, enabled, now)
+    let class = old.class;
+    switch_row(tx, SubscriptionRow { consent: Some(state), revision, ..old }, enabled, now)?;
+    notifybc_rows::state_changed(tx, (id.0, class), notifybc_rows::state_of(enabled, Some(state)), now)
 }
 
-/// Requests the consent of confirmed subscriptions anew whose device has another address. Returns whether there are
-/// any that name the device.
+/// Requests the consent of confirmed subscriptions anew whose device has another address. `is_new`: there was no device
+/// of this name. Returns whether there are subscriptions whose consent is not for this address.
 pub(super) fn address_changed(
     tx: &mut RecordsTransaction<'_>,
     subscriber: u64,
-    name: &Name,
-    device: &Device,
+    (name, device): (&Name, &Device),
+    is_new: bool,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let sql = "SELECT id, consent FROM subscriptions
         WHERE subscriber = ?1 AND device = ?2 AND consent IS NOT NULL AND consent <> 2 ORDER BY id";
     let read = |row: &Row<'_>| Ok((number_at(row, 0)?, consent_rows::state_at(row, 1)?));
-    let found = query_all(tx.connection, sql, (signed(subscriber), name.as_str()), read)?;
-    for (id, before) in &found {
-        let id = SubscriptionId(*id);
-        let Some(mut consent) = consent_rows::find(tx.connection, id)? else { continue };
-        if consent.moved((device.channel.clone(), device.address.clone()), now) {
-            consent_rows::write(tx.connection, id, &consent)?;
-            record_consent(tx, id, consent.state, false, now)?;
-            let change = ConsentChange {
-                subscription: id,
-                before: *before,
-                after: Some(consent.state),
-                act: ConsentAct::Requested,
-                is_new: false,
-                evidence: moved_evidence(),
-            };
-            consent_rows::consent_changed(tx, &change, now)?;
+    let (mut is_any, sent) = (false, (device.channel.clone(), device.address.clone()));
+    for (id, before) in query_all(tx.connection, sql, (signed(subscriber), name.as_str()), read)? {
+        let id = SubscriptionId(id);
+        let Some(consent) = consent_rows::find(tx.connection, id)? else { continue };
+        if is_of_other_address(&consent, device, is_new) {
+            request_anew(tx, id, consent, before, sent.clone(), now)?;
+            is_any = true;
         }
     }
-    Ok(!found.is_empty())
+    Ok(is_any)
+}
+
+/// Requests a confirmed consent anew if the subscription names a device with another address now.
+pub(super) fn device_changed(
+    tx: &mut RecordsTransaction<'_>,
+    id: SubscriptionId,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let found = find(tx.connection, id)?.filter(|found| found.consent.is_some_and(ConsentState::permits));
+    let Some(found) = found else { return Ok(()) };
+    let Some(consent) = consent_rows::find(tx.connection, id)? else { return Ok(()) };
+    let owner = subscriber_rows::find(tx.connection, &found.subscriber)?;
+    let device = owner.as_ref().zip(found.device.as_ref()).and_then(|(owner, name)| owner.devices.get(name));
+    if let Some(device) = device.filter(|device| is_of_other_address(&consent, device, true)) {
+        let address = (device.channel.clone(), device.address.clone());
+        request_anew(tx, id, consent, found.consent, address, now)?;
+    }
+    Ok(())
+}
+
+fn request_anew(
+    tx: &mut RecordsTransaction<'_>,
+    id: SubscriptionId,
+    mut consent: Consent,
+    before: Option<ConsentState>,
+    address: (Name, String),
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    if !consent.moved(address, now) {
+        return Ok(());
+    }
+    consent_rows::write(tx.connection, id, &consent)?;
+    record_consent(tx, id, consent.state, false, now)?;
+    let (after, act, evidence) = (Some(consent.state), ConsentAct::Requested, moved_evidence());
+    let change = ConsentChange { subscription: id, before, after, act, is_new: false, evidence };
+    consent_rows::consent_changed(tx, &change, now)
 }
 
 /// Enables or disables a subscription.
@@ -439,6 +499,7 @@ pub(super) fn update(
     let old = find_expected(tx.connection, id, expect)?;
     let image = recorded_change(tx, old, new, now)?;
     log_changes(tx, image.as_slice())?;
+    device_changed(tx, id, now)?;
     find(tx.connection, id)?.ok_or_else(|| no_subscription(id))
 }
 
@@ -471,9 +532,10 @@ pub(super) fn remove(
     tx: &mut RecordsTransaction<'_>,
     id: SubscriptionId,
     expect: Precondition,
+    now: Timestamp,
 ) -> Result<(), StoreError> {
     let old = find_expected(tx.connection, id, expect)?;
-    remove_rows(tx, vec![old])
+    remove_rows(tx, vec![old], now)
 }
 
 /// Removes a subscription, and records the end of an active one.
@@ -487,7 +549,7 @@ pub(super) fn end(
     if old.is_active() {
         lifecycle::record(tx, LifecycleChange::Ended, old.id, None, now)?;
     }
-    remove_rows(tx, vec![old])
+    remove_rows(tx, vec![old], now)
 }
 
 fn find_expected(
@@ -502,7 +564,7 @@ fn find_expected(
 }
 
 /// Removes rows, given in order of their numbers.
-fn remove_rows(tx: &mut RecordsTransaction<'_>, rows: Vec<SubscriptionRow>) -> Result<(), StoreError> {
+fn remove_rows(tx: &mut RecordsTransaction<'_>, rows: Vec<SubscriptionRow>, now: Timestamp) -> Result<(), StoreError> {
     let mut images = Vec::with_capacity(rows.len());
     for row in rows {
         execute(tx.connection, "DELETE FROM subscriptions WHERE id = ?1", [signed(row.id)])?;
@@ -513,6 +575,7 @@ fn remove_rows(tx: &mut RecordsTransaction<'_>, rows: Vec<SubscriptionRow>) -> R
         if row.consent.is_some() {
             consent_rows::forget(tx.connection, row.id)?;
         }
+        notifybc_rows::state_changed(tx, (row.id, row.class), SubscriptionState::Deleted, now)?;
         images.push(row.image());
     }
     log_changes(tx, &images)
@@ -530,7 +593,7 @@ pub(super) fn remove_all_of_subscriber(
     for row in rows.iter().filter(|row| row.is_active()) {
         lifecycle::record_by(tx, LifecycleChange::Ended, row.id, None, &origin, now)?;
     }
-    remove_rows(tx, rows)
+    remove_rows(tx, rows, now)
 }
 
 /// Moves the subscriptions of one subscriber to another. One that the other has already, by key or by equal contents,
@@ -564,7 +627,7 @@ pub(super) fn move_to_account(
         if is_known(&old, &key) { doubles.push(old) } else { moved.push(old) }
     }
     let counts = (moved.len() as u64, doubles.len() as u64);
-    remove_rows(tx, doubles)?;
+    remove_rows(tx, doubles, now)?;
     // The move enables those of a disabled subscriber.
     let sql = "SELECT enabled, enabled_at FROM subscribers WHERE number = ?1";
     let enabled_at = query_one(tx.connection, sql, [signed(from)], |row| {
@@ -605,13 +668,14 @@ pub(super) fn remove_some_of_application(
     tx: &mut RecordsTransaction<'_>,
     application: &Name,
     limit: usize,
+    now: Timestamp,
 ) -> Result<usize, StoreError> {
     let sql = format!("SELECT {FOUND_COLUMNS} FROM subscriptions WHERE class = ?1 ORDER BY id LIMIT ?2");
     let mut removed = 0;
     for (class, ..) in classes::classes(tx.connection, Some(application), None)? {
         let rows = query_all(tx.connection, &sql, (class, signed((limit - removed) as u64)), found_of)?;
         removed += rows.len();
-        remove_rows(tx, rows)?;
+        remove_rows(tx, rows, now)?;
     }
     Ok(removed)
 }

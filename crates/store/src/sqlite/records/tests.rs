@@ -37,6 +37,7 @@ const LATER_STEPS_UNDONE: &str = "DROP TABLE lifecycle_entries;
     DROP TABLE feedback;
     DROP TABLE consent_evidence;
     DROP TABLE consent_texts;
+    DROP TABLE notifybc_documents;
     DROP TABLE consents;
     ALTER TABLE subscriptions DROP COLUMN consent;
     DROP TABLE removed_api_keys;
@@ -136,7 +137,7 @@ fn a_full_disk_stores_no_partial_write() {
     let lines = || vec![interest(&format!(r#"{{"text":"{}"}}"#, "x".repeat(500))); 100];
     block_on(async {
         records.put_subscriber(ann(), Precondition::Any, NOW).await.expect("stored");
-        bound_pages(100).await.expect("bounded");
+        bound_pages(140).await.expect("bounded");
         let full = loop {
             if let Err(error) = records.put_subscriptions(lines(), NOW).await {
                 break error;

@@ -1,7 +1,7 @@
 //! Write transaction of the records: id counters, row counts and the change log, stored with each change in one
 //! commit. Also the snapshot reads that undo logged changes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{cell::Cell, collections::BTreeMap, sync::Arc};
 
 use rusqlite::{Connection, Row, types::ValueRef};
 use tocsin_model::{
@@ -10,6 +10,7 @@ use tocsin_model::{
     lifecycle::ChangeOrigin,
     subscriber::{Profile, Subscriber},
     subscription::SubscriptionParams,
+    suppression::Target,
     time::Timestamp,
 };
 
@@ -17,11 +18,11 @@ use crate::{
     entries::{EntryChange, EntryNumber, EntryWatcher},
     error::StoreError,
     records::{
-        ChangeKind, LOGGED_TARGETS_MAX, LifecycleFilter, ProfileImage, ProfileStep, RecordChange, RecordCounts,
-        no_changes_after, trim_to,
+        ChangeKind, LOGGED_TARGETS_MAX, LifecycleFilter, ProfileImage, ProfileStep, RecipientChange, RecordChange,
+        RecordCounts, no_changes_after, trim_to,
     },
     sqlite::{
-        records::entry_log,
+        records::{entry_log, subscriber_rows},
         statements::{conversion_failed, execute, json, json_at, name_at, number_at, query_all, query_one, signed},
     },
 };
@@ -42,6 +43,8 @@ pub(super) struct RecordsTransaction<'a> {
     pub(super) touched: Vec<u64>,
     /// Changed subscriptions.
     pub(super) subscriptions_touched: Vec<u64>,
+    /// Subscribers of changed subscriptions and suppressions, and suppressed addresses, for the hook of delivery.
+    pub(super) recipients: RecipientChange,
     /// Last logged change of suppressions in this transaction.
     pub(super) suppressed: Option<u64>,
     /// Last logged change of API keys in this transaction.
@@ -50,6 +53,10 @@ pub(super) struct RecordsTransaction<'a> {
     pub(super) origin: ChangeOrigin,
     /// Filters of the outbox of lifecycle events, once read.
     pub(super) lifecycle_filters: Option<Filters>,
+    /// Run of new subscriptions that is not logged yet.
+    made: Option<(u64, u64)>,
+    /// Class of the subscriptions that have documents of NotifyBC, once read.
+    pub(super) notifybc_class: Cell<Option<Option<i64>>>,
     /// Commit hook of the directory.
     pub(super) watcher: Option<Arc<dyn EntryWatcher>>,
     /// Whether any search index of the directory is complete.
@@ -119,10 +126,13 @@ impl<'a> RecordsTransaction<'a> {
                     counts: RecordCounts { subscribers, devices, subscriptions },
                     touched: Vec::new(),
                     subscriptions_touched: Vec::new(),
+                    recipients: RecipientChange::default(),
                     suppressed: None,
                     key_changed: None,
                     origin: ChangeOrigin::default(),
                     lifecycle_filters: None,
+                    made: None,
+                    notifybc_class: Cell::new(None),
                     watcher: None,
                     indexed: false,
                     entry_changes: Vec::new(),
@@ -136,6 +146,7 @@ impl<'a> RecordsTransaction<'a> {
     /// Stores the counters and trims the change log. The log keeps at least `changes_kept` sequences, and longer
     /// those after `changes_needed`.
     pub(super) fn finish(&mut self, changes_kept: u64, changes_needed: u64) -> Result<(), StoreError> {
+        self.log_made()?;
         self.trim(changes_kept, changes_needed)?;
         entry_log::append_change_log(self.connection, &self.entry_changes)?;
         let numbers = [
@@ -176,12 +187,26 @@ impl<'a> RecordsTransaction<'a> {
         self.log_subscriptions(4, first, last, 1)
     }
 
+    /// Adds a new subscription, whose number follows the last one, to a run that is logged as one change.
+    pub(super) fn subscription_made(&mut self, id: u64) {
+        self.made = Some((self.made.map_or(id, |(first, _)| first), id));
+    }
+
+    /// Logs the run of new subscriptions. Must be called before one of them changes.
+    pub(super) fn log_made(&mut self) -> Result<(), StoreError> {
+        match self.made.take() {
+            Some((first, last)) => self.subscriptions_made(first, last),
+            None => Ok(()),
+        }
+    }
+
     /// Logs the before-images of a run of numbers without gaps. The run takes one sequence per image, so the log's
     /// limit also bounds the images.
     pub(super) fn subscriptions_changed(&mut self, images: &[BeforeImage]) -> Result<(), StoreError> {
         let (Some(first), Some(last)) = (images.first(), images.last()) else { return Ok(()) };
         self.log_subscriptions(2, first.subscription, last.subscription, images.len() as u64)?;
         self.subscriptions_touched.extend(images.iter().map(|image| image.subscription));
+        self.recipients.subscribers.extend(images.iter().map(|image| SubscriberNumber(image.subscriber)));
         for image in images {
             execute(
                 self.connection,
@@ -281,6 +306,16 @@ impl<'a> RecordsTransaction<'a> {
     }
 
     pub(super) fn suppressions_changed(&mut self, targets: &[String]) -> Result<(), StoreError> {
+        for target in targets {
+            match target.parse() {
+                Ok(Target::Device { subscriber, .. }) => {
+                    let number = subscriber_rows::number(self.connection, &subscriber)?;
+                    self.recipients.subscribers.extend(number.map(SubscriberNumber));
+                }
+                Ok(target) => self.recipients.addresses.push(target),
+                Err(_) => return Err(StoreError::Damaged(format!("the target `{target}` of a suppression"))),
+            }
+        }
         for chunk in targets.chunks(LOGGED_TARGETS_MAX) {
             self.change += 1;
             let sql = "INSERT INTO changes (sequence, kind, before) VALUES (?1, 7, ?2)";

@@ -25,7 +25,7 @@ use crate::{
     sqlite::{
         spool::{columns, open_counts::OpenCounts, options::SpoolOptions},
         statements::{execute, query_all, query_one},
-        writer::{AfterCommit, Database, LOG_STEP_BYTES, Options, truncate_wal, with_suffix},
+        writer::{AfterCommit, Database, Erases, LOG_STEP_BYTES, Options, truncate_wal, with_suffix},
     },
 };
 
@@ -82,7 +82,7 @@ impl Partition {
             reader_cache_kib: READER_CACHES_KIB / count,
             readers: options.readers,
             synced: true,
-            erases: false,
+            erases: Erases::No,
             migrations: MIGRATIONS,
         };
         let database = Database::open(&path, &options)?;

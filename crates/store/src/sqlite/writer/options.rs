@@ -9,6 +9,29 @@ pub(crate) const WAITING_READS_MAX: usize = 8_192;
 /// Checkpoint step of most files: short, so that no commit waits long for the disk.
 pub(crate) const LOG_STEP_BYTES: u64 = 8 << 20;
 
+/// Overwriting of deleted contents (`secure_delete` of SQLite).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Erases {
+    /// They stay until their space is used again.
+    No,
+    /// Old contents in pages that are written anyway are overwritten at once. Pages that become free keep theirs, until
+    /// [`Database::overwrite_free_pages`](super::Database::overwrite_free_pages).
+    Cells,
+    /// All are overwritten at once. Each freed page is written once more.
+    Pages,
+}
+
+impl Erases {
+    /// Value of the pragma.
+    pub(super) fn pragma(self) -> &'static str {
+        match self {
+            Erases::No => "OFF",
+            Erases::Cells => "FAST",
+            Erases::Pages => "ON",
+        }
+    }
+}
+
 /// Options of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
@@ -28,8 +51,8 @@ pub(crate) struct Options {
     /// Whether commits are on the disk when they are acknowledged. Otherwise a power failure can lose the last ones,
     /// but leaves the file consistent.
     pub synced: bool,
-    /// Whether deleted contents are overwritten, so that they do not stay in free parts of pages.
-    pub erases: bool,
+    /// Overwriting of deleted contents.
+    pub erases: Erases,
     /// Schema as forward-only migrations: the file's `user_version` is the number applied.
     pub migrations: &'static [&'static str],
 }

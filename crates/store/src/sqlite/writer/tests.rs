@@ -1,7 +1,11 @@
 use std::sync::{atomic::AtomicU64, mpsc};
 
 use super::*;
-use crate::sqlite::writer::{errors::failed, free_space::FreeSpace, options::LOG_STEP_BYTES};
+use crate::sqlite::writer::{
+    errors::failed,
+    free_space::FreeSpace,
+    options::{Erases, LOG_STEP_BYTES},
+};
 
 const OPTIONS: Options = Options {
     page_bytes: 4_096,
@@ -11,7 +15,7 @@ const OPTIONS: Options = Options {
     reader_cache_kib: 256,
     readers: 1,
     synced: true,
-    erases: false,
+    erases: Erases::No,
     migrations: &[NOTES],
 };
 
