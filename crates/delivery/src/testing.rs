@@ -1,6 +1,6 @@
 //! Fixtures that the tests of all protocols share.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 use tocsin_connect::Clock;
@@ -114,20 +114,19 @@ pub(crate) fn content_of(outgoing: &mut Outgoing) -> &mut Content {
     Arc::make_mut(&mut Arc::make_mut(&mut outgoing.message).content)
 }
 
-/// Delivers messages and returns their results by number, from 0 on.
+/// Delivers messages and returns their results in the order of their numbers.
 pub(crate) async fn deliver(open: &dyn OpenChannel, messages: Vec<Outgoing>) -> Vec<String> {
     let (answers, mut answered) = mpsc::channel(messages.len().max(1));
-    let mut shown = vec![String::new(); messages.len()];
+    let mut shown = BTreeMap::new();
     open.send_all(messages, &answers).await;
     drop(answers);
     while let Some(answer) = answered.recv().await {
         for (_, ticket) in answer.tickets() {
-            let place = &mut shown[ticket.ordinal as usize];
-            assert!(place.is_empty(), "one answer each");
-            *place = show(&answer.disposition);
+            let before = shown.insert(ticket.ordinal, show(&answer.disposition));
+            assert_eq!(before, None, "one answer each");
         }
     }
-    shown
+    shown.into_values().collect()
 }
 
 /// A disposition as one line.

@@ -56,6 +56,8 @@ impl Default for ServerLimits {
 pub struct Access {
     /// The certificate of the server; without one there is no encryption.
     pub tls: Option<Arc<ServerConfig>>,
+    /// Whether a connection begins with TLS (RFC 8314), instead of by STARTTLS.
+    pub implicit_tls: bool,
     /// Whether mail is accepted only over encrypted connections.
     pub require_tls: bool,
     /// The only user who may send, after a login over an encrypted connection; without one a login is not required.

@@ -94,6 +94,10 @@ pub(crate) async fn run_session(
     stream.set_nodelay(true)?;
     let mut session = Session::new(setting, peer);
     let mut stream: Box<dyn Stream> = Box::new(stream);
+    if setting.access.implicit_tls && setting.access.tls.is_some() {
+        // The greeting is the first reply after the handshake.
+        stream = session.encrypt(stream).await?;
+    }
     let mut buffer = vec![0u8; READ_BYTES];
     let mut last_activity = Instant::now();
     loop {

@@ -311,6 +311,18 @@ async fn start_tls(server: &TestServer, connector: &TlsConnector) -> impl AsyncR
 }
 
 #[tokio::test]
+async fn s8_a_connection_with_implicit_tls_begins_with_the_handshake() {
+    let (access, connector) = encrypted();
+    let mut server = start(Access { implicit_tls: true, ..access }, ServerLimits::default()).await;
+    let stream = server.connect().await;
+    let stream = connector.connect("mx.x".try_into().expect("a name"), stream).await.expect("a handshake");
+    let words = "EHLO me\r\nSTARTTLS\r\nMAIL FROM:<a@y>\r\nRCPT TO:<b@x>\r\nDATA\r\nsafe\r\n.\r\nQUIT\r\n";
+    let replies = say_all(stream, words.as_bytes()).await;
+    assert_eq!(codes(&replies), ["220", "250", "503", "250", "250", "354", "250", "221"], "{replies}");
+    assert!(server.accepted.try_recv().expect("a mail").0.encrypted);
+}
+
+#[tokio::test]
 async fn sending_requires_a_login_and_encryption() {
     let (access, connector) = encrypted();
     let login = Login { user: "meters".to_owned(), password: "pass".to_owned() };

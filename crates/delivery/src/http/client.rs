@@ -148,6 +148,7 @@ pub(crate) fn origin(url: &str) -> Cow<'_, str> {
 pub(crate) fn signal(verdict: &Verdict) -> Signal {
     match &verdict.disposition {
         Disposition::Deferred { retry_after, .. } if verdict.load == Load::Less => Signal::Slower(*retry_after),
+        Disposition::Deferred { .. } if verdict.load == Load::Unknown => Signal::Unasked,
         Disposition::Delivered { .. } => Signal::Fine,
         Disposition::Refused { reason } => match reason.kind {
             ReasonKind::Answer | ReasonKind::Gone => Signal::Fine,

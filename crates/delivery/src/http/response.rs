@@ -90,6 +90,8 @@ pub(crate) enum Load {
     Less,
     /// The destination or a server behind it is overloaded.
     Over,
+    /// Unknown: the failure is that of another server, or of a limit for other requests.
+    Unknown,
 }
 
 /// Classifies a response by its status alone.

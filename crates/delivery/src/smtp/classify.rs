@@ -1,10 +1,12 @@
 use std::time::Duration;
 
 use tocsin_feedback::{
-    Class,
+    Class, EnhancedStatus,
     session::{self, Command},
 };
 use tocsin_model::receipt::{Disposition, Reason, ReasonKind};
+
+use super::hold_back::hold_back;
 
 /// A reply of the server: RFC 5321, 4.2.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,8 +65,20 @@ pub(super) fn classify(stage: Stage, reply: &Reply) -> Disposition {
         (500..=599, _) => {
             Disposition::Refused { reason: Reason::new(refusal_kind(stage, &reply.words()), reply.words()) }
         }
+        (_, Stage::Recipient) if is_mailbox_full_or_away(&reply.words()) => deferred(ReasonKind::SoftBounced),
         _ => deferred(ReasonKind::Answer),
     }
+}
+
+/// Whether a transient reply to RCPT is about the mailbox: not about the load of the server, its network, or the
+/// sender.
+fn is_mailbox_full_or_away(words: &str) -> bool {
+    let status = words.split_whitespace().nth(1).and_then(|word| word.parse::<EnhancedStatus>().ok());
+    let names_mailbox = match status {
+        Some(status) => matches!(status.subject, 1 | 2),
+        None => words.starts_with("450") || words.starts_with("452"),
+    };
+    names_mailbox && hold_back(words).is_none() && session::class(Command::Recipient, words) == Class::Soft
 }
 
 /// Kind of a permanent refusal, by the classification of feedback.
@@ -227,6 +241,28 @@ mod tests {
         assert_eq!(refusal_kind(Stage::Content, "550 5.1.1 no such user"), ReasonKind::Bounced);
         assert_eq!(refusal_kind(Stage::Mail, "550 5.1.1 no such user"), ReasonKind::Answer);
         assert_eq!(kind(450, "5.1.1 later"), None);
+    }
+
+    #[test]
+    fn a_transient_reply_about_the_mailbox_is_distinguished_from_one_about_the_server() {
+        let kind = |stage, code, text: &str| match classify(stage, &Reply { code, text: text.into() }) {
+            Disposition::Deferred { reason, .. } => reason.kind,
+            other => panic!("{other:?}"),
+        };
+        for (code, text, expected) in [
+            (452, "4.2.2 mailbox full", ReasonKind::SoftBounced),
+            (450, "4.2.1 mailbox disabled for now", ReasonKind::SoftBounced),
+            (450, "4.1.1 unknown for now", ReasonKind::SoftBounced),
+            (450, "mailbox busy", ReasonKind::SoftBounced),
+            (451, "4.3.0 lookup failed", ReasonKind::Answer),
+            (451, "try again", ReasonKind::Answer),
+            (450, "4.7.1 greylisted", ReasonKind::Answer),
+            (450, "4.2.1 The user is receiving mail at a rate limit", ReasonKind::Answer),
+            (552, "4.5.3 too many recipients", ReasonKind::Answer),
+        ] {
+            assert_eq!(kind(Stage::Recipient, code, text), expected, "{code} {text}");
+        }
+        assert_eq!(kind(Stage::Content, 452, "4.2.2 mailbox full"), ReasonKind::Answer, "it names no recipient");
     }
 
     #[test]

@@ -95,10 +95,12 @@ pub(super) fn hold_back(reply: &str) -> Option<HoldBack> {
 pub(super) fn signal_of(disposition: &Disposition) -> Signal {
     match disposition {
         Disposition::Delivered { .. } => Signal::Fine,
-        Disposition::Deferred { reason, .. } if reason.kind == ReasonKind::Answer => match hold_back(&reason.text) {
-            Some(kind) => Signal::HeldBack(kind, reason.text.clone()),
-            None => Signal::Answered,
-        },
+        Disposition::Deferred { reason, .. } if matches!(reason.kind, ReasonKind::Answer | ReasonKind::SoftBounced) => {
+            match hold_back(&reason.text) {
+                Some(kind) => Signal::HeldBack(kind, reason.text.clone()),
+                None => Signal::Answered,
+            }
+        }
         // It was not sent.
         Disposition::Refused { reason }
             if matches!(reason.kind, ReasonKind::Address | ReasonKind::Expired | ReasonKind::Format) =>

@@ -6,7 +6,7 @@ use mail_builder::{
     headers::{Header, HeaderType, address::Address, date::Date, message_id::MessageId, raw::Raw, text::Text},
 };
 use parking_lot::Mutex;
-use tocsin_model::content::{Content, header_problem};
+use tocsin_model::content::{Content, MailField, header_problem};
 
 use super::{
     address::Mailbox,
@@ -23,6 +23,22 @@ fn unstructured(text: &str) -> HeaderType<'_> {
     match text.contains("=?") {
         true => HeaderType::Raw(Raw::new(encoded_words(&text))),
         false => HeaderType::Text(Text::new(text)),
+    }
+}
+
+/// Value of a structured field, which content gives as it is.
+fn structured(text: &str) -> HeaderType<'_> {
+    match text.is_ascii() {
+        true => HeaderType::Raw(Raw::new(clean(text))),
+        false => unstructured(text),
+    }
+}
+
+/// Value of an address field, which content gives: without a name it is the bare address.
+fn plain(mailbox: &Mailbox) -> HeaderType<'_> {
+    match mailbox.name {
+        Some(_) => mailbox.header().into(),
+        None => HeaderType::Raw(Raw::new(mailbox.address.as_str())),
     }
 }
 
@@ -58,6 +74,8 @@ pub(super) struct HeaderTemplate {
 pub(super) struct Pattern {
     content: Arc<Content>,
     seconds: i64,
+    /// Domain of `Message-ID`.
+    domain: String,
     before: Vec<u8>,
     between: Vec<u8>,
     behind: Vec<u8>,
@@ -111,18 +129,23 @@ impl HeaderTemplate {
         pattern: &Pattern,
         out: &mut Vec<u8>,
     ) {
-        let Pattern { before, between, behind, .. } = pattern;
+        let Pattern { domain, before, between, behind, .. } = pattern;
         out.reserve(before.len() + between.len() + behind.len() + 512);
         out.extend_from_slice(before);
         match &to {
+            // As in `From`, an address that content gives without a name has no angle brackets.
+            Some(MailRecipient { address, .. }) if message.content.mail_field(MailField::From).is_some() => {
+                write_field("To", &Raw::new(*address), out);
+            }
             Some(MailRecipient { address, .. }) => {
                 write_field("To", &Address::new_address(None::<&str>, *address), out);
             }
             None => write_field("To", &Raw::new("undisclosed-recipients:;"), out),
         }
         out.extend_from_slice(between);
-        write_field("Message-ID", &MessageId::new(message_id(&message.message_id, self.from.domain())), out);
-        if let Some(to) = to.filter(|_| self.list_unsubscribe) {
+        write_field("Message-ID", &MessageId::new(message_id(&message.message_id, domain)), out);
+        let is_given = message.content.mail_field(MailField::ListUnsubscribe).is_some();
+        if let Some(to) = to.filter(|_| self.list_unsubscribe && !is_given) {
             let link = to.unsubscribe.map(|link| format!("<{}>", clean(link)));
             let address = to.unsubscribe_address.map(|address| format!("<mailto:{address}?subject=unsubscribe>"));
             match (&link, address) {
@@ -162,8 +185,10 @@ impl HeaderTemplate {
 
     fn make_pattern(&self, message: &Message, seconds: i64) -> Pattern {
         let content = &message.content;
+        let given = content.mail_field(MailField::From).and_then(Mailbox::parse).map(Mailbox::on_wire);
+        let from = given.as_ref().unwrap_or(&self.from);
         let mut mail = MessageBuilder::new()
-            .from(self.from.header())
+            .header("From", given.as_ref().map_or_else(|| from.header().into(), plain))
             .header("To", Raw::new(OWN))
             .header("Subject", unstructured(content.subject.as_deref().unwrap_or_default()))
             .date(Date::new(seconds))
@@ -185,8 +210,18 @@ impl HeaderTemplate {
             mail = mail.header(name.as_str(), unstructured(value));
         }
         let is_given = |name: &str| is_own(name) || self.headers.keys().any(|given| given.eq_ignore_ascii_case(name));
-        if self.list_id && !is_given("List-Id") {
-            mail = mail.header("List-Id", Raw::new(list_id(&message.facts, self.from.domain())));
+        match content.mail_field(MailField::ListId) {
+            Some(given) => mail = mail.header("List-ID", structured(given)),
+            None if self.list_id && !is_given("List-Id") => {
+                mail = mail.header("List-Id", Raw::new(list_id(&message.facts, from.domain())));
+            }
+            None => {}
+        }
+        if let Some(given) = content.mail_field(MailField::ListUnsubscribe) {
+            mail = mail.header("List-Unsubscribe", structured(given));
+            if given.contains("<https:") || given.contains("<http:") {
+                mail = mail.header("List-Unsubscribe-Post", Raw::new("List-Unsubscribe=One-Click"));
+            }
         }
         let text = content.text.as_deref().or(content.json.as_deref().filter(|_| content.html.is_none()));
         if let Some(text) = text {
@@ -202,7 +237,8 @@ impl HeaderTemplate {
         let (between, behind) = cut_line(rest, "Message-ID: ");
         let dotted = lines.starts_with(b".") || lines.windows(2).any(|two| two == b"\n.");
         let [before, between, behind] = [before, between, behind].map(<[u8]>::to_vec);
-        Pattern { content: content.clone(), seconds, before, between, behind, dotted }
+        let domain = from.domain().to_owned();
+        Pattern { content: content.clone(), seconds, domain, before, between, behind, dotted }
     }
 }
 

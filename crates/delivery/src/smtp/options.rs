@@ -66,6 +66,9 @@ pub struct SmtpOptions {
     /// Webhooks by which the provider behind the server reports bounces and complaints. Mails then carry a signed
     /// reference in the provider's header field, which it returns with its events.
     pub feedback: Option<FeedbackOptions>,
+    /// Whether content may give the sender, the envelope sender, `List-ID` and `List-Unsubscribe` of its mails: the
+    /// member `mail` of a template. Without it, such mails are refused.
+    pub fields_from_content: bool,
     /// Whether mails carry `X-Trace-Parent` if their event belongs to a trace (W3C Trace Context).
     pub trace_header: bool,
     /// The client's name in EHLO. Default: the local address of the connection.
@@ -203,6 +206,7 @@ impl Default for SmtpOptions {
             list_id: true,
             list_unsubscribe: true,
             feedback: None,
+            fields_from_content: false,
             trace_header: false,
             reply_to: None,
             ehlo: None,

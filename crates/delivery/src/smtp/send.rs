@@ -5,14 +5,14 @@ use parking_lot::Mutex;
 use tocsin_connect::files::Files;
 use tocsin_feedback::return_address::{DeviceTag, Origin, Purpose, Reference, ReturnAddresses, Target};
 use tocsin_model::{
-    content::{JsonUse, PartsUsed},
+    content::{Content, JsonUse, MailField, PartsUsed},
     problem::Problem,
     receipt::{Disposition, Reason, ReasonKind},
 };
 use tokio::time::{Instant, timeout};
 
 use super::{
-    address::{Mailbox, is_mailbox, on_wire},
+    address::{Mailbox, is_address, is_mailbox, on_wire},
     classify::{AbortAction, NextStep, RecipientResult, Stage, classify},
     dkim::DkimKey,
     hold_back::hold_back,
@@ -92,6 +92,41 @@ impl ReturnPath {
         });
         issued.unwrap_or_else(|| self.plain.clone())
     }
+}
+
+/// The senders of a mail.
+struct Senders {
+    /// The envelope sender in wire form, if the content gives one; else it is that of the channel.
+    return_path: Option<String>,
+    /// Whether no address of a sender needs SMTPUTF8.
+    is_ascii: bool,
+}
+
+impl Senders {
+    /// The fields of the content must be free of problems.
+    fn of(content: &Content, sender: &SmtpSender) -> Senders {
+        let from = content.mail_field(MailField::From).and_then(Mailbox::parse).map(Mailbox::on_wire);
+        let is_from_ascii = from.as_ref().unwrap_or(&sender.header_template.from).address.is_ascii();
+        let given = content.mail_field(MailField::ReturnPath).map(|text| on_wire(text).into_owned());
+        let return_path = given.or_else(|| from.map(|from| from.address));
+        let is_return_path_ascii = match &return_path {
+            Some(given) => given.is_ascii(),
+            None => sender.return_path.is_ascii(),
+        };
+        Senders { return_path, is_ascii: is_from_ascii && is_return_path_ascii }
+    }
+}
+
+/// The reason why nothing can be sent to this address, if any.
+fn address_problem(address: &str, senders: &Senders, extensions: &Extensions) -> Option<Reason> {
+    if !is_mailbox(address) {
+        return Some(Reason::new(ReasonKind::Address, format!("`{}` is not a mail address", address.escape_debug())));
+    }
+    let is_ascii = senders.is_ascii && on_wire(address).is_ascii();
+    if !extensions.smtputf8 && !is_ascii {
+        return Some(Reason::new(ReasonKind::Address, "the address needs SMTPUTF8, which the server does not offer"));
+    }
+    None
 }
 
 /// The content of the return address of a mail.
@@ -249,6 +284,11 @@ impl SmtpSender {
                     && !(self.counts_refusals && recipients == 1) =>
             {
                 Disposition::Refused { reason: Reason { kind: ReasonKind::Answer, ..reason } }
+            }
+            Disposition::Deferred { reason, retry_after }
+                if reason.kind == ReasonKind::SoftBounced && !(self.counts_refusals && recipients == 1) =>
+            {
+                Disposition::Deferred { reason: Reason { kind: ReasonKind::Answer, ..reason }, retry_after }
             }
             disposition => disposition,
         }
@@ -410,21 +450,24 @@ impl SmtpSender {
 
     /// Formats a mail for the wire; answers recipients to whom it cannot be sent.
     async fn prepare(&self, mut recipients: PendingDelivery, extensions: &Extensions) -> Option<OutgoingMail> {
-        if let Some(reason) = recipients.too_late() {
+        let content = &recipients.outgoing.message.content;
+        if let Some(reason) = recipients.too_late().or_else(|| self.field_problem(content)) {
             recipients.answer(Disposition::Refused { reason }).await;
             return None;
         }
-        if recipients.outgoing.addresses().any(|address| self.address_problem(address, extensions).is_some()) {
+        let senders = Senders::of(content, self);
+        let problem_of = |address: &str| address_problem(address, &senders, extensions);
+        if recipients.outgoing.addresses().any(|address| problem_of(address).is_some()) {
             let mut ready = Vec::new();
             for recipient in recipients.into_each() {
-                match self.address_problem(&recipient.outgoing.address, extensions) {
+                match problem_of(&recipient.outgoing.address) {
                     None => ready.push(recipient),
                     Some(reason) => recipient.answer(Disposition::Refused { reason }).await,
                 }
             }
             recipients = PendingDelivery::together(ready)?;
         }
-        match self.write_mail(&recipients, extensions) {
+        match self.write_mail(&recipients, &senders, extensions) {
             Ok((envelope, content)) => Some(OutgoingMail { recipients, envelope, content }),
             Err(reason) => {
                 recipients.answer(Disposition::Refused { reason }).await;
@@ -433,27 +476,31 @@ impl SmtpSender {
         }
     }
 
-    /// The reason why nothing can be sent to this address, if any.
-    fn address_problem(&self, address: &str, extensions: &Extensions) -> Option<Reason> {
-        if !is_mailbox(address) {
-            return Some(Reason::new(
-                ReasonKind::Address,
-                format!("`{}` is not a mail address", address.escape_debug()),
-            ));
+    /// The reason why the fields that content gives cannot be sent, if any.
+    fn field_problem(&self, content: &Content) -> Option<Reason> {
+        if content.mail.is_empty() {
+            return None;
         }
-        let ours = self.return_path.is_ascii() && self.header_template.from.address.is_ascii();
-        let is_ascii = ours && on_wire(address).is_ascii();
-        if !extensions.smtputf8 && !is_ascii {
-            return Some(Reason::new(
-                ReasonKind::Address,
-                "the address needs SMTPUTF8, which the server does not offer",
-            ));
+        if !self.options.fields_from_content {
+            let text = "the content gives fields of the mail, and the channel does not have `fields_from_content`";
+            return Some(Reason::new(ReasonKind::Format, text));
         }
-        None
+        let wrong = |field: MailField, text: &str| {
+            let text = format!("`{}` is not a mail address: `{}`", field.name(), text.escape_debug());
+            Reason::new(ReasonKind::Format, text)
+        };
+        let from = content.mail_field(MailField::From).filter(|text| Mailbox::parse(text).is_none());
+        let back = content.mail_field(MailField::ReturnPath).filter(|text| !is_address(&on_wire(text)));
+        from.map(|text| wrong(MailField::From, text)).or_else(|| back.map(|text| wrong(MailField::ReturnPath, text)))
     }
 
     /// Formats the mail for its recipients; the error says why the server would not accept it.
-    fn write_mail(&self, recipients: &PendingDelivery, extensions: &Extensions) -> Result<(Envelope, Vec<u8>), Reason> {
+    fn write_mail(
+        &self,
+        recipients: &PendingDelivery,
+        senders: &Senders,
+        extensions: &Extensions,
+    ) -> Result<(Envelope, Vec<u8>), Reason> {
         let first = &recipients.outgoing;
         let mut content = Vec::with_capacity(2048);
         let addresses = || first.addresses().map(on_wire);
@@ -466,7 +513,8 @@ impl SmtpSender {
         });
         let reference = self.reference(first);
         self.header_template.write(&first.message, to, reference.as_ref(), &mut content);
-        let mut from = format!("<{}>", self.return_path.of(first));
+        let return_path = senders.return_path.clone().unwrap_or_else(|| self.return_path.of(first));
+        let mut from = format!("<{return_path}>");
         if let Some(limit) = extensions.size {
             if limit > 0 && content.len() as u64 > limit {
                 let text = format!("the mail has {} bytes, the server takes {limit}", content.len());
@@ -477,7 +525,7 @@ impl SmtpSender {
         }
         // Content is 7-bit, so that no relay needs to change it and signatures stay valid; only such an address makes
         // header fields UTF-8.
-        let ours = from.is_ascii() && self.header_template.from.address.is_ascii();
+        let ours = from.is_ascii() && senders.is_ascii;
         if !ours || !addresses().all(|address| address.is_ascii()) {
             from.push_str(if extensions.eight_bit { " BODY=8BITMIME SMTPUTF8" } else { " SMTPUTF8" });
         }

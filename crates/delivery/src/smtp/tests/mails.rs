@@ -9,6 +9,7 @@ use serde_json::json;
 use tocsin_connect::options::read;
 use tocsin_feedback::return_address::{DeviceTag, Origin, Position, Purpose, Reference, Target};
 use tocsin_model::{
+    content::MailField,
     id::{SubscriberNumber, SubscriptionId},
     trace_context::TraceContext,
 };
@@ -17,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::{OK, deliver, deliver_all, scripted_server::*, start, start_in};
 use crate::{
-    channel::{Message, TracePosition},
+    channel::{Message, Outgoing, TracePosition},
     smtp::options::SmtpOptions,
     testing::{content_of, context, message, multicast, outgoing, show},
     token_signer::TokenSigner,
@@ -112,6 +113,66 @@ async fn list_id_is_added_unless_present() {
         assert_eq!(mail.to_lowercase().matches("list-id: ").count(), count, "{mail}");
         assert!(mail.contains(expected), "{mail}");
     }
+}
+
+/// A mail with these fields of its own.
+fn with_fields(fields: &[(MailField, &str)]) -> Outgoing {
+    let mut mail = outgoing(0, "a@b.example");
+    mail.unsubscribe = Some("https://tocsin.example/unsubscribe/15".into());
+    content_of(&mut mail).mail = fields.iter().map(|(field, text)| (*field, (*text).to_owned())).collect();
+    mail
+}
+
+#[tokio::test(start_paused = true)]
+async fn s7_4_content_gives_senders_and_list_fields() {
+    let allowed = || json!({ "fields_from_content": true, "dkim": [] });
+    let list = "<mailto:un-1-2@in.example>, <http://n.example/api/subscriptions/1/unsubscribe?unsubscriptionCode=2>";
+    let (open, server) = start(accept_all, allowed(), None);
+    let fields = [
+        (MailField::From, "News <news@own.example>"),
+        (MailField::ReturnPath, "bn-1-2@in.example"),
+        (MailField::ListId, "<http://n.example/fires%20east>"),
+        (MailField::ListUnsubscribe, list),
+    ];
+    assert_eq!(deliver_all(&*open, vec![with_fields(&fields)]).await, [OK]);
+    let plain = [(MailField::From, "news@own.example"), (MailField::ListUnsubscribe, "<mailto:un-1-2@in.example>")];
+    assert_eq!(deliver_all(&*open, vec![with_fields(&plain)]).await, [OK]);
+    let seen = server.seen.lock();
+    let senders: Vec<&str> =
+        seen.heard.iter().filter_map(|heard| heard.strip_prefix("MAIL FROM:")?.split(' ').next()).collect();
+    assert_eq!(senders, ["<bn-1-2@in.example>", "<news@own.example>"]);
+    for expected in [
+        "From: \"News\" <news@own.example>\r\n",
+        "List-ID: <http://n.example/fires%20east>\r\n",
+        &format!("List-Unsubscribe: {list}\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n"),
+        "Message-ID: <n-7-0.test@own.example>\r\n",
+    ] {
+        // Long fields are folded (RFC 5322, 2.2.3).
+        let unfolded = seen.contents[0].replace("\r\n ", " ");
+        assert_eq!(unfolded.matches(expected).count(), 1, "{expected} in {}", seen.contents[0]);
+    }
+    assert_eq!(seen.contents[0].to_lowercase().matches("list-id:").count(), 1);
+    assert!(seen.contents[1].contains("List-Unsubscribe: <mailto:un-1-2@in.example>\r\n"), "{}", seen.contents[1]);
+    assert!(!seen.contents[1].contains("List-Unsubscribe-Post"), "there is no web address");
+    // Addresses without a name have no angle brackets.
+    for expected in ["From: news@own.example\r\n", "To: a@b.example\r\n"] {
+        assert!(seen.contents[1].contains(expected), "{expected} in {}", seen.contents[1]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn s7_4_content_gives_senders_only_where_the_channel_permits_it() {
+    let (open, server) = start(accept_all, json!({}), None);
+    let mail = with_fields(&[(MailField::From, "news@own.example")]);
+    let refused = "refused Format the content gives fields of the mail, and the channel does not have \
+                   `fields_from_content`";
+    assert_eq!(deliver_all(&*open, vec![mail]).await, [refused]);
+    let (open, _) = start(accept_all, json!({ "fields_from_content": true }), None);
+    for (field, text) in [(MailField::From, "no address"), (MailField::ReturnPath, "a@b> SIZE=1\r\nDATA")] {
+        let expected = format!("refused Format `{}` is not a mail address: `{}`", field.name(), text.escape_debug());
+        assert_eq!(deliver_all(&*open, vec![with_fields(&[(field, text)])]).await, [expected]);
+    }
+    assert!(server.seen.lock().contents.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
