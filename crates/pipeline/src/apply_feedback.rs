@@ -17,14 +17,7 @@ impl Pipeline {
     /// The records are unavailable. Nothing was stored.
     pub async fn apply_feedback(&self, reports: &[FeedbackReport]) -> Result<Vec<Effect>, StoreError> {
         let flow = &self.flow;
-        let effects = flow.feedback.apply(&*flow.feedback_store, &*flow.clock, reports).await?;
-        let suppressed = reports.iter().zip(&effects).filter(|(_, effect)| matches!(effect, Effect::Suppressed { .. }));
-        let addresses = suppressed.flat_map(|(report, _)| [report.address.as_deref(), report.target.text_address()]);
-        let addresses: Vec<&str> = addresses.flatten().collect();
-        if !addresses.is_empty() {
-            flow.recalls.recall_addresses(addresses);
-        }
-        Ok(effects)
+        flow.feedback.apply(&*flow.feedback_store, &*flow.clock, reports).await
     }
 
     /// Verifies a return address of this installation.

@@ -8,6 +8,7 @@
 
 mod signals; // paused and cancelled broadcasts, in memory
 mod versions; // derived applications, compiled and cached
+mod sender_filter; // the sender's filter over the parameters of subscriptions
 mod compiled; // the version under which a broadcast is matched and formatted
 mod audience; // subscriptions of an audience, and those that match
 mod run_part; // matches a part of an audience

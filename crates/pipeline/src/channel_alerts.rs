@@ -36,7 +36,9 @@ impl ChannelAlerts {
         match disposition {
             Disposition::Delivered { .. } => self.delivered(),
             Disposition::Deferred { reason, .. } | Disposition::Refused { reason } => {
-                if fails(reason.kind) {
+                // A server that defers each mailbox may be the one that fails.
+                let is_deferred = matches!(disposition, Disposition::Deferred { .. });
+                if fails(reason.kind) || is_deferred && reason.kind == ReasonKind::SoftBounced {
                     self.failed(&reason.text, at)
                 } else {
                     None

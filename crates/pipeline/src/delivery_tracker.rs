@@ -316,8 +316,11 @@ impl DeliveryTracker {
 
     /// The channel answered a notification: deferred or refused. `jitter` is a random number from 0 up to 1, for
     /// back-off.
-    pub fn answered(self: &Arc<Self>, ordinal: u32, answer: &Answer, jitter: f64) {
+    ///
+    /// Returns whether it was the last attempt of the channel's retry schedule, and failed.
+    pub fn answered(self: &Arc<Self>, ordinal: u32, answer: &Answer, jitter: f64) -> bool {
         let (used, at) = (&answer.channel, answer.answered_at);
+        let mut is_last = false;
         match &answer.disposition {
             Disposition::Delivered { .. } => self.delivered(iter::once(ordinal), answer),
             Disposition::Deferred { reason, retry_after } if reason.kind == ReasonKind::Untried => {
@@ -333,6 +336,7 @@ impl DeliveryTracker {
             Disposition::Deferred { reason, retry_after } => self.update(|state| {
                 let number = self.item.attempts + 1;
                 let delay = self.in_flight.retry.delay_after(number, *retry_after, jitter);
+                is_last = delay.is_none();
                 let due = delay.map(|delay| whole_second_of(at, delay));
                 let result = self.retry(state, ordinal, answer, due, &reason.text);
                 self.add_attempt(state, ordinal, answer, result);
@@ -349,6 +353,7 @@ impl DeliveryTracker {
                 self.add_attempt(state, ordinal, answer, result);
             }),
         }
+        is_last
     }
 
     /// Lets a deferred notification retry at `due`, continue with the next channel, or be suspended.

@@ -107,6 +107,7 @@ impl Endpoints {
         let is_its = matches!(
             reason.kind,
             ReasonKind::Answer
+                | ReasonKind::SoftBounced
                 | ReasonKind::Connection
                 | ReasonKind::Timeout
                 | ReasonKind::Tls

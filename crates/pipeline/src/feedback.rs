@@ -385,8 +385,20 @@ fn note(applier: &FeedbackApplier, report: &FeedbackReport, effect: Effect) {
 
 /// Counts a report. Origins of callers are free texts and have one label.
 pub(crate) fn count(class: Class, origin: &str, effect: Effect) {
-    const ORIGINS: [&str; 10] =
-        ["mail", "session", "ses", "sendgrid", "mailgun", "postmark", "brevo", "twilio", "vonage", "sinch"];
+    const ORIGINS: [&str; 12] = [
+        "mail",
+        "session",
+        "ses",
+        "sendgrid",
+        "mailgun",
+        "postmark",
+        "brevo",
+        "twilio",
+        "vonage",
+        "messagebird",
+        "sinch",
+        "webhook",
+    ];
     let origin = ORIGINS.into_iter().find(|known| *known == origin).unwrap_or("api");
     metrics::counter!(
         "tocsin_feedback_reports_total", "class" => class.word(), "origin" => origin, "effect" => effect.word()

@@ -17,15 +17,15 @@ use tocsin_model::{
 use tocsin_store::{
     inbox::Inbox,
     journal::{
-        Broadcasts, Checkpoints, Delays, EventLog, Maintenance, NotificationLog, OperatorActions, RuleStop, RuleStore,
-        Schedules, WorkQueue,
+        Broadcasts, Checkpoints, Delays, Erasures, EventLog, Maintenance, NotificationLog, OperatorActions, RuleStop,
+        RuleStore, Schedules, WorkQueue,
     },
     records::{
         ApplicationStore, ChangeLog, ConsentStore, FeedbackStore, Installation, LifecycleStore, MatchStore,
         RecipientStore, ScheduleStore, SubscriberStore, SubscriptionStore, SuppressionStore,
     },
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::{
     broadcasts::{BroadcastVersions, Signals},
@@ -72,6 +72,7 @@ pub(crate) struct Flow {
     pub operator_actions: Arc<dyn OperatorActions>,
     pub broadcast_store: Arc<dyn Broadcasts>,
     pub maintenance: Arc<dyn Maintenance>,
+    pub erasures: Arc<dyn Erasures>,
     pub installation: Arc<dyn Installation>,
     pub application_store: Arc<dyn ApplicationStore>,
     pub subscriber_store: Arc<dyn SubscriberStore>,
@@ -119,6 +120,9 @@ pub(crate) struct Flow {
     pub broadcast_versions: BroadcastVersions,
     /// Wakes the task that starts broadcasts.
     pub broadcasts_changed: Notify,
+    /// Count of the commits that may have advanced a broadcast: a part is matched, receipts are recorded, or its state
+    /// is changed.
+    pub broadcasts_advanced: watch::Sender<u64>,
     /// Serializes changes of the state of broadcasts.
     pub changing_broadcasts: tokio::sync::Mutex<()>,
     pub classes: ClassCounters,
@@ -151,6 +155,11 @@ impl Flow {
     /// Returns a random number from 0 to 1, for back-off with jitter.
     pub fn jitter(&self) -> f64 {
         self.jitter.lock().f64()
+    }
+
+    /// Wakes callers that wait for the end of a broadcast.
+    pub fn broadcast_advanced(&self) {
+        self.broadcasts_advanced.send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Stops a rule from the next quantum on. The caller has already stored the stop in the journal.

@@ -1,4 +1,4 @@
-//! Makes events of the changes in the life of subscriptions (transactional outbox).
+//! Makes events of the changes in the life of subscriptions, subscribers and devices (transactional outbox).
 //!
 //! A change adds an entry to the outbox of the records, in its own commit. One task reads the entries of each
 //! application in order and accepts event batches of the bound classes. The journal stores, with each batch, the
@@ -12,7 +12,7 @@ use tocsin_model::{
     application::lifecycle_source,
     event::EventPacker,
     id::{ChangeSequence, Name},
-    lifecycle::{Lifecycle, lifecycle_fields},
+    lifecycle::Lifecycle,
 };
 use tocsin_store::{
     error::StoreError,
@@ -219,7 +219,7 @@ impl Bound {
                 let source = (name.clone(), lifecycle_source());
                 flow.checkpoints.record_marks(&source, vec![mark(class, Some(last))]).await?;
             } else {
-                self.accept_batch(flow, name, class, &its, last).await?;
+                self.accept_batch(flow, name, (class, lifecycle), &its, last).await?;
             }
             self.accepted.insert(class.clone(), last);
         }
@@ -230,11 +230,11 @@ impl Bound {
         &self,
         flow: &Flow,
         name: &Name,
-        class: &Name,
+        (class, lifecycle): (&Name, &Lifecycle),
         entries: &[&LifecycleEntry],
         last: u64,
     ) -> Result<(), StoreError> {
-        let mut packer = EventPacker::new(lifecycle_fields());
+        let mut packer = EventPacker::new(lifecycle.fields());
         entries.iter().for_each(|entry| packer.push(&entry.row));
         let now = flow.clock.now();
         let stamp = flow.snapshots.stamp();

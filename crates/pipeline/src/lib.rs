@@ -33,11 +33,13 @@ mod endpoints; // endpoints that fail, and for how long
 mod update_endpoints; // endpoints that fail for days are disabled
 mod feeds; // writes to the feeds of the inbox
 mod provider_days; // mails to mailbox providers by day, for mail channels
+mod recall_watcher; // formatted messages are recalled by any commit that changes their recipient
 
 pub mod compile; // a definition becomes rules, formatters and channels
 pub mod resource_policy; // files and programs that channels and collections may use
 mod variables; // variables of the environment in definitions
 mod read_text; // reads the text of a definition without revealing values of the environment
+mod direct; // messages that are sent at once, without the journal
 pub mod sample; // preview and test message for a sample notification
 pub mod latency; // latency percentiles of the steps
 pub mod options; // limits and delays of the pipeline
@@ -63,6 +65,7 @@ mod suspects; // poison-message protection: sets aside work that crashes the pro
 mod active_version; // the running version of an application with its open channels
 mod running; // the workers of the channels of an application
 mod upkeep; // retention
+mod erase_person; // erasure of a person from the journal
 
 mod pipeline; // the running pipeline: start, changes, end, and the operations on it
 mod flow; // state that all steps share
@@ -77,6 +80,8 @@ mod tracking; // tests of work items in flight
 pub use accept_events::{AcceptError, Submission};
 pub use broadcasts::{AudienceCount, CompiledBroadcast};
 pub use compile::Compiled;
+pub use direct::{DirectError, DirectMessage};
+pub use erase_person::JournalErasure;
 pub use errors::{RefireError, RunError};
 pub use flow::Opener;
 pub use latency::Latencies;
@@ -95,7 +100,7 @@ pub use tocsin_connect::{
     spans::{Attribute, Span, SpanKind, Spans},
 };
 pub use tocsin_delivery::{Context, Destination, DestinationState, HeldBackMail, MailKey, MailSender};
-pub use tocsin_sources::{Context as SourceContext, Folders, Listeners};
+pub use tocsin_sources::{Context as SourceContext, Folders, Listeners, feed::FeedReader};
 pub use versions::Versions;
 pub use view_subscribers::view_subscribers;
 

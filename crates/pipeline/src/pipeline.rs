@@ -40,7 +40,9 @@ use crate::{
     latency::Latencies,
     match_events::{self, Command, Dispatcher, IndexStatus},
     options::PipelineOptions,
-    provider_days, resend, run_sources,
+    provider_days,
+    recall_watcher::RecallWatcher,
+    resend, run_sources,
     run_sources::SourceStatus,
     running::{self, Running},
     schedules::{self, Clockwork},
@@ -117,7 +119,7 @@ pub struct Pipeline {
     /// One lock per application: its changes are serialized, so an older version never overtakes a newer one. A slow
     /// change of one application delays no other.
     changing: Mutex<BTreeMap<Name, Arc<tokio::sync::Mutex<()>>>>,
-    commands: mpsc::Sender<Command>,
+    pub(crate) commands: mpsc::Sender<Command>,
     clockwork: mpsc::Sender<schedules::Command>,
     delays: mpsc::Sender<delays::Command>,
     lifecycle: mpsc::Sender<follow_lifecycle::Command>,
@@ -136,8 +138,10 @@ impl Pipeline {
         let Parts { journal, records, inbox, environment, mut context, opener, options, seed, spans } = parts;
         context.feeds = Some(Arc::new(feeds::StoredFeeds { inbox: inbox.clone(), clock: context.clock.clone() }));
         context.provider_days = Some(Arc::new(provider_days::StoredProviderDays(journal.clone())));
+        let recalls = Arc::<Recalls>::default();
+        records.watch_recipients(Arc::new(RecallWatcher(recalls.clone())));
         let flow = Arc::new(Flow {
-            recalls: Default::default(),
+            recalls,
             versions: Versions::new(records.clone(), environment),
             clock: context.clock.clone(),
             latencies: Latencies::default(),
@@ -161,6 +165,7 @@ impl Pipeline {
             broadcasts: broadcasts::Signals::default(),
             broadcast_versions: broadcasts::BroadcastVersions::default(),
             broadcasts_changed: tokio::sync::Notify::new(),
+            broadcasts_advanced: tokio::sync::watch::Sender::default(),
             changing_broadcasts: tokio::sync::Mutex::default(),
             event_log: journal.clone(),
             work_queue: journal.clone(),
@@ -171,7 +176,8 @@ impl Pipeline {
             checkpoints: journal.clone(),
             operator_actions: journal.clone(),
             broadcast_store: journal.clone(),
-            maintenance: journal,
+            maintenance: journal.clone(),
+            erasures: journal,
             installation: records.clone(),
             application_store: records.clone(),
             subscriber_store: records.clone(),
@@ -623,12 +629,6 @@ impl Pipeline {
         fired.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Recalls of formatted messages that wait in channels. A change that must count for the next attempt recalls the
-    /// messages of its subscriber or address, after it is stored and before it is acknowledged.
-    pub fn recalls(&self) -> &Recalls {
-        &self.flow.recalls
-    }
-
     /// Policy that decides how bounces and complaints suppress an address.
     pub fn suppression_policy(&self) -> &Policy {
         self.flow.suppressions.policy()
@@ -637,6 +637,11 @@ impl Pipeline {
     /// Latencies since the start.
     pub fn latencies(&self) -> &Latencies {
         &self.flow.latencies
+    }
+
+    /// Reader of feeds, within the networks that sources may contact.
+    pub fn feed_reader(&self) -> tocsin_sources::feed::FeedReader {
+        tocsin_sources::feed::FeedReader::new(run_sources::context(&self.flow))
     }
 
     /// Clock of the pipeline.

@@ -119,8 +119,13 @@ impl Recorder {
     }
 
     /// Queues an address that the receiver rejects for good.
-    fn queue_rejected_address(&mut self, answer: &Answer, first: Option<&TrackedNotification>) {
-        let Disposition::Refused { reason } = &answer.disposition else { return };
+    /// `is_last`: all attempts of the channel failed; a transient refusal of the mailbox counts then.
+    fn queue_rejected_address(&mut self, answer: &Answer, first: Option<&TrackedNotification>, is_last: bool) {
+        let reason = match &answer.disposition {
+            Disposition::Refused { reason } => reason,
+            Disposition::Deferred { reason, .. } if is_last => reason,
+            _ => return,
+        };
         if !matches!(reason.kind, ReasonKind::Gone | ReasonKind::Bounced | ReasonKind::SoftBounced) {
             return;
         }
@@ -165,11 +170,12 @@ impl Recorder {
         for answer in answer.into_each() {
             self.log_channel_alert(&answer);
             let members = self.members(answer.ticket);
-            self.queue_rejected_address(&answer, members.first());
             self.queue_endpoint_update(&answer, members.first());
-            for (tracker, ordinal) in members {
-                tracker.answered(ordinal, &answer, jitter);
+            let mut is_last = false;
+            for (tracker, ordinal) in &members {
+                is_last |= tracker.answered(*ordinal, &answer, jitter);
             }
+            self.queue_rejected_address(&answer, members.first(), is_last);
         }
     }
 
@@ -211,6 +217,7 @@ impl Recorder {
                     for (tracker, results) in drained {
                         tracker.recorded(&results);
                     }
+                    flow.broadcast_advanced();
                     return;
                 }
                 Err(StoreError::Fenced(what)) => {

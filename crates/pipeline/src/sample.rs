@@ -1,23 +1,24 @@
 //! Sample notifications: a preview of the content, or one test message through an open channel. Nothing is stored.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use tocsin_delivery::{Answer, Facts, Message, Outgoing, Ticket};
+use tocsin_delivery::Answer;
 use tocsin_formatting::{DeviceScope, EventScope, LinkScope, Scope};
 use tocsin_model::{
+    delivery_policy::Priority,
     field::Row,
-    id::{EventId, Name, NotificationBatchId, NotificationId, SubscriberId},
+    id::{EventId, Name, SubscriberId},
     subscriber::Profile,
-    suppression::Cause,
     time::Timestamp,
 };
-use tokio::sync::mpsc;
 
 pub use tocsin_formatting::{FormatError, Formatted, Part, Preview, PreviewedPart, ShortMessage, measure_sms};
 
-use tocsin_store::error::StoreError;
-
-use crate::{Pipeline, compile::Compiled, suppress::Destination};
+use crate::{
+    Pipeline,
+    compile::Compiled,
+    direct::{DIRECT_ID, DirectError, DirectMessage},
+};
 
 /// Timeout of a test message.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -96,7 +97,7 @@ impl Compiled {
             .map_err(|missing| SampleError::Field(missing.to_string()))?;
         let event = EventScope::new(event_fields, &sample.event);
         let scope = Scope {
-            id: SAMPLE_ID,
+            id: DIRECT_ID,
             rule: &sample.rule,
             matched_at: sample.now,
             accepted_at: sample.accepted_at,
@@ -122,9 +123,6 @@ const SAMPLE_LINKS: LinkScope<'static> = LinkScope {
     code: Some("123456"),
 };
 
-/// Id of sample notifications; no batch has this number.
-const SAMPLE_ID: NotificationId = NotificationId { batch: NotificationBatchId(0), ordinal: 0 };
-
 /// Reason why a test message was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum TestError {
@@ -134,18 +132,9 @@ pub enum TestError {
     /// A template fails.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The application is not running, or has no such channel.
-    #[error("the channel `{0}` is not open")]
-    Channel(Name),
-    /// The address is suppressed.
-    #[error("the address is suppressed: {}", .0.phrase())]
-    Suppressed(Cause),
-    /// The records failed.
+    /// It was formatted, and has no answer.
     #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The channel did not answer in time; the message may still be sent.
-    #[error("the channel has not answered within 60 s; the message may still be sent")]
-    Silent,
+    Direct(#[from] DirectError),
 }
 
 impl Pipeline {
@@ -159,64 +148,26 @@ impl Pipeline {
         let (formatted, facts) = compiled.with_scope(sample, |formatter, locale, scope, facts| {
             (formatter.format(locale, sample.channel.as_str(), scope), facts)
         })?;
-        let mut facts = facts;
+        let mut fields = facts;
         let formatted = formatted?;
-        facts.extend(formatted.computed.into_iter().map(|(name, value)| (name.to_string(), value)));
+        fields.extend(formatted.computed.into_iter().map(|(name, value)| (name.to_string(), value)));
         let application = &compiled.application;
-        let running = self.running.lock().get(&application.name).cloned();
-        let channel = running.and_then(|running| running.active.channel(&sample.channel));
-        let channel = channel.ok_or_else(|| TestError::Channel(sample.channel.clone()))?;
-        // Recipients who complained must not get tests either.
-        self.flow.suppressions.refresh(&*self.flow.suppression_store).await?;
-        let device = sample.device.parse().unwrap_or_else(|_| sample.channel.clone());
-        let (protocol, subscriber) = (channel.protocol(), &sample.subscriber);
-        let to = Destination {
-            protocol,
-            application: &application.name,
-            channel: &sample.channel,
-            address: &sample.address,
-            subscriber,
-            device: &device,
-        };
-        if let Some(cause) = self.flow.suppressions.cause(&to, false, sample.now) {
-            return Err(TestError::Suppressed(cause));
-        }
         let class = application.rules.get(&sample.rule).map(|rule| rule.notify.clone());
-        let message = Message {
-            message_id: format!("test-{}.{}", sample.now.0, self.flow.installation.installation()),
-            content: Arc::new(formatted.content),
-            facts: Facts {
-                application: application.name.clone(),
-                class: class.unwrap_or_else(|| sample.rule.clone()),
-                event: sample.event_id,
-                fields: Arc::new(facts.into()),
-            },
-            formatted_at: sample.now,
-            priority: Default::default(),
-            expires_at: None,
-            place: None,
-            withdrawal: None,
-        };
-        let outgoing = Outgoing {
-            id: SAMPLE_ID,
-            subscriber: self.flow.subscriber_store.subscriber(&sample.subscriber).await?.map(|found| found.number),
+        let message = DirectMessage {
+            application: application.name.clone(),
+            channel: sample.channel.clone(),
             address: sample.address.clone(),
-            ticket: Ticket { key: 0, ordinal: 0 },
-            // A test message has no unsubscribe link.
-            unsubscribe: None,
-            subscription: None,
-            recall: None,
-            message: Arc::new(message),
-            others: Vec::new(),
+            // Recipients who complained must not get tests either.
+            subscriber: sample.subscriber.clone(),
+            device: sample.device.parse().ok(),
+            content: formatted.content,
+            class: class.unwrap_or_else(|| sample.rule.clone()),
+            fields,
+            event: sample.event_id,
+            priority: Priority::default(),
+            id_prefix: "test",
+            timeout: TIMEOUT,
         };
-        let (answers, mut answered) = mpsc::channel(1);
-        let sent = async {
-            channel.send(outgoing, &answers).await;
-            answered.recv().await
-        };
-        match tokio::time::timeout(TIMEOUT, sent).await {
-            Ok(Some(answer)) => Ok(answer),
-            _ => Err(TestError::Silent),
-        }
+        Ok(self.send_direct(message).await?)
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use expect_test::expect;
+use tocsin_model::problem::Code;
 use tocsin_pipeline::PipelineOptions;
 use tocsin_testkit::{CrashPoint, Scenario, check};
 
@@ -101,6 +102,101 @@ async fn filters_of_both_sides_and_segments_narrow_the_audience() {
             08:15:00 sms +4366012345 n-10-0: eve -> delivered"#]],
     )
     .await;
+}
+
+const NOTIFYBC: &str = r#"
+application: notifybc
+events:
+  note: { fields: { service: string, data: map } }
+subscriptions:
+  member: { fields: { service: string, data: map }, filter: notifybc }
+notifications:
+  message: { content: { templates: { base: { subject: "{{ sub.service }}" } } } }
+channels:
+  email: { protocol: smtp, options: { host: localhost, from: t@example.org } }
+"#;
+
+const SUBSCRIBERS: &str = r#"
+    08:00 subscriber ann email=ann@example.org
+    08:00 subscriber bob email=bob@example.org
+    08:00 subscriber eve email=eve@example.org
+    08:00 subscriber joe email=joe@example.org
+    08:00 subscribe ann member {"service":"a","data":{"province":"BC","age":"9"}} if notifybc:contains_ci(title,'victoria')
+    08:00 subscribe bob member {"service":"a","data":{"province":"AB","age":41}} if notifybc:title > 'T'
+    08:00 subscribe eve member {"service":"a"} if notifybc:nope(title)
+    08:00 subscribe joe member {"service":"b","data":{}}"#;
+
+#[tokio::test(start_paused = true)]
+async fn s7_2_filters_of_notifybc_narrow_the_audience_from_both_sides() {
+    let script = r#"
+        08:10 broadcast {BASE, "data": {"service": "a", "data": {"title": "North Victoria"}}}
+        08:11 broadcast {BASE, "data": {"service": "a", "data": {}}}
+        08:12 broadcast {BASE, "data": {"service": "a"}}
+        08:13 broadcast {BASE, "data": {"service": "a"}, FILTER "province == 'BC'"}}
+        08:14 broadcast {BASE, "data": {"service": "a"}, FILTER "age > `40`"}, "when": "sub.service == 'a'"}
+        08:15 broadcast {BASE, "data": {"service": "a"}, FILTER "nope(province)"}}
+        08:16 broadcast {BASE, "data": {"service": "a"}, "subscription_filter": {"dialect": "jmespath", "text": "data.province == 'BC' || service == 'b'"}}"#;
+    let base = r#""per": "subscription", "event_class": "note", "class": "message""#;
+    let filter = r#""subscription_filter": {"dialect": "notifybc", "text":"#;
+    let script = format!("{SUBSCRIBERS}{}", script.replace("BASE", base).replace("FILTER", filter));
+    check(
+        NOTIFYBC,
+        &script,
+        expect![[r#"
+            08:10:00 bc-1 counts 2 of 4
+            08:10:00 email joe@example.org n-1-0: b -> delivered
+            08:10:00 email ann@example.org n-1-1: a -> delivered
+            08:11:00 bc-2 counts 4 of 4
+            08:11:00 email joe@example.org n-2-0: b -> delivered
+            08:11:00 email ann@example.org n-2-1: a -> delivered
+            08:11:00 email bob@example.org n-2-2: a -> delivered
+            08:11:00 email eve@example.org n-2-3: a -> delivered
+            08:12:00 bc-3 counts 4 of 4
+            08:12:00 email joe@example.org n-3-0: b -> delivered
+            08:12:00 email ann@example.org n-3-1: a -> delivered
+            08:12:00 email bob@example.org n-3-2: a -> delivered
+            08:12:00 email eve@example.org n-3-3: a -> delivered
+            08:13:00 bc-4 counts 3 of 4
+            08:13:00 email joe@example.org n-4-0: b -> delivered
+            08:13:00 email ann@example.org n-4-1: a -> delivered
+            08:13:00 email eve@example.org n-4-2: a -> delivered
+            08:14:00 bc-5 counts 2 of 4
+            08:14:00 email bob@example.org n-5-0: a -> delivered
+            08:14:00 email eve@example.org n-5-1: a -> delivered
+            08:15:00 bc-6 counts 2 of 4
+            08:15:00 email joe@example.org n-6-0: b -> delivered
+            08:15:00 email eve@example.org n-6-1: a -> delivered
+            08:16:00 bc-7 counts 2 of 4
+            08:16:00 email joe@example.org n-7-0: b -> delivered
+            08:16:00 email ann@example.org n-7-1: a -> delivered"#]],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn problems_of_a_senders_filter_have_their_path() {
+    let scenario = Scenario::with(&[NOTIFYBC], PipelineOptions::default()).await;
+    let application = "notifybc".parse().expect("a name");
+    let compiled = scenario.pipeline().application(&application).expect("it runs");
+    let paths = |dialect: &str, text: &str| {
+        let draft = serde_json::json!({
+            "application": "notifybc", "class": "message",
+            "subscription_filter": {"dialect": dialect, "text": text},
+        });
+        let draft = serde_json::from_value(draft).expect("a draft");
+        match scenario.pipeline().compile_broadcast(draft, &compiled) {
+            Ok(_) => Vec::new(),
+            Err(problems) => problems.into_iter().map(|problem| (problem.path, problem.code)).collect(),
+        }
+    };
+    let text = |code: Code| vec![("subscription_filter.text".to_owned(), code)];
+    let dialect = || vec![("subscription_filter.dialect".to_owned(), Code::Unsupported)];
+    assert_eq!(paths("notifybc", "anything(at, all)"), []);
+    assert_eq!(paths("notifybc", "a =="), text(Code::InvalidSyntax));
+    assert_eq!(paths("jmespath", "service == 'a'"), []);
+    assert_eq!(paths("jmespath", "srvice == 'a'"), text(Code::UnknownName));
+    assert_eq!(paths("cel", "true"), dialect());
+    assert_eq!(paths("event_pattern", "{}"), dialect());
 }
 
 #[tokio::test(start_paused = true)]

@@ -205,3 +205,38 @@ async fn while_a_class_is_switched_off_its_changes_wait_and_those_of_others_do_n
     )
     .await;
 }
+
+/// A security notice to a person whose devices change, and a note to operators.
+const ACCOUNTS: &str = r#"
+application: accounts
+events:
+  added: { on: device.added }
+  gone: { on: subscriber.removed }
+subscriptions: { account: {}, operations: {} }
+notifications:
+  notice: { fields: { address: string }, content: { templates: { base: { subject: "new address {{ address }}" } } } }
+  left: { fields: { who: string }, content: { templates: { base: { subject: "{{ who }} has left" } } } }
+rules:
+  warn: { on: added, subscription: account, when: event.subscriber_id == subscriber.id, notify: notice }
+  report: { on: gone, subscription: operations, notify: left, with: { who: event.subscriber_id } }
+channels:
+  email: { protocol: smtp, options: { host: localhost, from: t@example.org }, retry: [] }
+"#;
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_subscribers_and_devices_are_matched_like_other_events() {
+    check(
+        ACCOUNTS,
+        r#"07:00 subscriber alice email=alice@example.org
+           07:00 subscriber bob email=bob@example.org
+           08:00 subscribe alice account {}
+           08:00 subscribe bob account {}
+           08:00 subscribe bob operations {}
+           09:00 subscriber alice email=new@example.org
+           10:00 delete alice"#,
+        expect![[r#"
+            09:00:00 email new@example.org n-1-0: new address new@example.org -> delivered
+            10:00:00 email bob@example.org n-2-0: alice has left -> delivered"#]],
+    )
+    .await;
+}

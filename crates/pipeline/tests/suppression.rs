@@ -198,3 +198,26 @@ async fn an_unknown_mailbox_is_suppressed() {
     )
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_mailbox_that_stays_full_over_all_attempts_counts_as_a_soft_bounce() {
+    check(
+        &quakes(""),
+        &format!(
+            r#"{PEOPLE}
+           08:09 Alice@example.org full
+           08:10 event quake {{"place": "Kobe"}}
+           08:30 suppressions
+           09:12 suppressions
+           09:12 report"#
+        ),
+        expect![[r#"
+            08:10:00 email Alice@example.org n-1-0: Kobe -> full
+            08:10:00 email bob@example.org n-1-1: Kobe -> delivered
+            08:11:00 email Alice@example.org n-1-0: Kobe -> full
+            09:11:00 email Alice@example.org n-1-0: Kobe -> full
+            09:12:00 address/smtp/alice@example.org soft_bounce in force false 452 4.2.2 mailbox full
+            09:12:00 events 1 notifications 2 open 0 suspended 1"#]],
+    )
+    .await;
+}

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tocsin_model::{
     event::EventBatch,
-    id::{BroadcastId, ChangeSequence, EventBatchId, Name, NotificationBatchId, WorkItemId},
+    id::{BroadcastId, ChangeSequence, EventBatchId, Name, NotificationBatchId, SubscriberNumber, WorkItemId},
     mail_provider::ProviderDay,
     state::StatePage,
     time::Timestamp,
@@ -25,10 +25,10 @@ use tocsin_store::{
     journal::{
         Broadcast, BroadcastChange, BroadcastFilter, BroadcastTotals, Broadcasts, Checkpoints, Claim, ClaimEvents,
         ClaimWindow, ClaimWork, ClaimedEvents, Component, Cutoffs, Delayed, DelayedFilter, Delays, DueDelays,
-        EndedWork, EventAcceptance, EventBatchState, EventLog, EventPage, EventRange, Firing, FiringFilter,
-        MailProviders, Maintenance, Mark, NewBroadcast, NewEventBatch, NewResend, OperatorActions, Resend, Resolution,
-        RuleStop, RuleStore, ScheduleKey, ScheduleRun, Schedules, SourceKey, Step, StoredSuspension, SuspensionFilter,
-        Switch, WorkItem, WorkQueue,
+        EndedWork, ErasedEvents, ErasedNotifications, ErasedPerson, Erasure, Erasures, EventAcceptance,
+        EventBatchState, EventLog, EventPage, EventRange, Firing, FiringFilter, MailProviders, Maintenance, Mark,
+        NewBroadcast, NewEventBatch, NewResend, OperatorActions, Resend, Resolution, RuleStop, RuleStore, ScheduleKey,
+        ScheduleRun, Schedules, SourceKey, Step, StoredSuspension, SuspensionFilter, Switch, WorkItem, WorkQueue,
     },
     memory::journal::MemoryJournal,
 };
@@ -460,5 +460,45 @@ impl Maintenance for CrashingJournal {
 
     async fn probe(&self) -> Result<Duration, StoreError> {
         self.unless_crashed().await.probe().await
+    }
+}
+
+#[async_trait]
+impl Erasures for CrashingJournal {
+    async fn begin_erasure(&self, person: ErasedPerson, now: Timestamp) -> Result<(), StoreError> {
+        self.write(self.journal.begin_erasure(person, now)).await
+    }
+
+    async fn erasures(&self) -> Result<Vec<Erasure>, StoreError> {
+        self.unless_crashed().await.erasures().await
+    }
+
+    async fn event_batches_naming(
+        &self,
+        erasure: &Erasure,
+        limit: usize,
+    ) -> Result<(Vec<EventBatchId>, EventBatchId), StoreError> {
+        self.unless_crashed().await.event_batches_naming(erasure, limit).await
+    }
+
+    async fn erase_events(
+        &self,
+        person: SubscriberNumber,
+        events: Vec<ErasedEvents>,
+        examined: EventBatchId,
+    ) -> Result<(), StoreError> {
+        self.write(self.journal.erase_events(person, events, examined)).await
+    }
+
+    async fn erase_notifications(&self, erasure: &Erasure, now: Timestamp) -> Result<ErasedNotifications, StoreError> {
+        self.write(self.journal.erase_notifications(erasure, now)).await
+    }
+
+    async fn erase_texts(&self, erasure: &Erasure, now: Timestamp) -> Result<(), StoreError> {
+        self.write(self.journal.erase_texts(erasure, now)).await
+    }
+
+    async fn finish_erasure(&self, person: SubscriberNumber) -> Result<(), StoreError> {
+        self.write(self.journal.finish_erasure(person)).await
     }
 }

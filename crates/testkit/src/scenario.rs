@@ -367,6 +367,7 @@ impl Scenario {
             ["revive", id, device] => self.put_active(id, device).await,
             ["suppressions"] => self.list_suppressions().await,
             [address, "unknown"] => self.scripted.lock().set(address, ScriptedAnswer::Unknown),
+            [address, "full"] => self.scripted.lock().set(address, ScriptedAnswer::Full),
             [address, "expires"] => self.scripted.lock().set(address, ScriptedAnswer::Expires),
             [address, "gone"] => self.scripted.lock().set(address, ScriptedAnswer::Gone),
             [address, "refuses"] => self.scripted.lock().set(address, ScriptedAnswer::Refuses),
@@ -459,7 +460,8 @@ impl Scenario {
             values: fields.to_json(&row).into(),
             terms: SubscriptionParams {
                 schedule: schedule.map(lines),
-                filter: filter.map(|filter| Filter::new(Dialect::Cel, filter.to_owned())),
+                // `dialect:text`, or CEL.
+                filter: filter.map(|text| text.parse().unwrap_or_else(|_| Filter::new(Dialect::Cel, text))),
                 ..SubscriptionParams::default()
             },
         };

@@ -31,6 +31,8 @@ pub enum ScriptedAnswer {
     Gone,
     /// Refuses permanently: the address does not exist.
     Unknown,
+    /// Defers: the mailbox is full.
+    Full,
     /// Refuses the message as expired.
     Expires,
     /// Accepts, but answers after this delay.
@@ -156,6 +158,10 @@ impl OpenChannel for ScriptedChannel {
             ScriptedAnswer::Unknown => {
                 let reason = Reason::new(ReasonKind::Bounced, "550 5.1.1 no such user");
                 (Disposition::Refused { reason }, "unknown", Duration::ZERO)
+            }
+            ScriptedAnswer::Full => {
+                let reason = Reason::new(ReasonKind::SoftBounced, "452 4.2.2 mailbox full");
+                (Disposition::Deferred { reason, retry_after: None }, "full", Duration::ZERO)
             }
             ScriptedAnswer::Expires => {
                 let reason = Reason::new(ReasonKind::Expired, "its time was over before it was sent");

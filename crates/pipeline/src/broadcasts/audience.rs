@@ -41,7 +41,8 @@ pub(super) struct Examined {
     pub examined: u64,
     /// Notifications of those that match.
     pub cut: Vec<CutBatch>,
-    /// Number of subscriptions that cannot be matched, because their filter does not fit the data.
+    /// Number of subscriptions that cannot be matched: their filter does not fit the data, or the sender's filter
+    /// exceeds its step limit.
     pub unusable: u64,
     /// Whether no more subscriptions follow.
     pub is_last: bool,
@@ -96,6 +97,14 @@ impl Audience<'_> {
             let mut index = TemporaryIndex::new(self.broadcast.rules().clone(), self.broadcast.takes_filters);
             let mut unusable = 0;
             for (subscription, subscriber) in members {
+                match self.broadcast.sender_filter.as_ref().map_or(Some(true), |f| f.matches(&subscription.values)) {
+                    Some(true) => {}
+                    Some(false) => continue,
+                    None => {
+                        unusable += 1;
+                        continue;
+                    }
+                }
                 unusable += u64::from(index.put(subscription, subscriber.clone()).is_err());
             }
             let event = self.broadcast.rules().bare_row(&broadcast_class(), self.broadcast.event.clone());

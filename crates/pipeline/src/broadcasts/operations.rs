@@ -1,6 +1,6 @@
 //! Operations of callers on broadcasts: create, count, change.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tocsin_model::{
     broadcast::BroadcastDraft,
@@ -10,14 +10,21 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Broadcast, BroadcastChange, BroadcastState, NewBroadcast, RequestedState, Resolution, SuspensionFilter},
+    journal::{
+        Broadcast, BroadcastChange, BroadcastState, BroadcastTotals, NewBroadcast, RequestedState, Resolution,
+        SuspensionFilter,
+    },
 };
+use tokio::time::Instant;
 
 use super::{audience::Audience, signals::Hold, versions::CompiledBroadcast};
 use crate::{Compiled, Pipeline, match_events::unassigned_channel};
 
 /// Notification batches whose suspensions are ended at a time.
 const BATCHES: usize = 100;
+
+/// Longest pause between two readings of the totals of a broadcast that advances.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Part of an audience, counted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -132,10 +139,39 @@ impl Pipeline {
             _ => flow.broadcasts.set(id, Hold::None),
         }
         flow.broadcasts_changed.notify_one();
+        flow.broadcast_advanced();
         if changed.state == BroadcastState::Cancelled {
             self.end_suspensions_of(id).await?;
         }
         Ok(changed)
+    }
+
+    /// Waits until a broadcast ends: each notification is delivered, failed, suspended or ended, or the broadcast is
+    /// cancelled or failed. A paused one does not end. Returns it with its totals; `None` if it does not exist (any
+    /// more).
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub async fn ended_broadcast(&self, id: BroadcastId) -> Result<Option<(Broadcast, BroadcastTotals)>, StoreError> {
+        let mut advanced = self.flow.broadcasts_advanced.subscribe();
+        loop {
+            advanced.borrow_and_update();
+            let started = Instant::now();
+            let Some(broadcast) = self.flow.broadcast_store.broadcast(id).await? else { return Ok(None) };
+            let totals = self.flow.broadcast_store.broadcast_totals(id).await?;
+            let is_ended = match broadcast.state {
+                BroadcastState::Cancelled | BroadcastState::Failed => true,
+                BroadcastState::Running => broadcast.matched_at.is_some() && totals.open == totals.suspended,
+                BroadcastState::Scheduled | BroadcastState::Paused => false,
+            };
+            if is_ended {
+                return Ok(Some((broadcast, totals)));
+            }
+            // The sums of a large broadcast cost time: they are read a quarter of the time at most.
+            tokio::time::sleep((started.elapsed() * 3).min(PAUSE_MAX)).await;
+            // The sender lives as long as the flow.
+            let _ = advanced.changed().await;
+        }
     }
 
     /// Ends the suspended notifications of a cancelled broadcast. A repeated cancellation completes it after a crash.

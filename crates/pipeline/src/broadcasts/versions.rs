@@ -12,6 +12,7 @@ use tocsin_model::{
     problem::Problem,
 };
 
+use super::sender_filter::SenderFilter;
 use crate::compile::Compiled;
 
 /// Most broadcasts whose compiled form is kept, beside those in use elsewhere.
@@ -27,6 +28,8 @@ pub struct CompiledBroadcast {
     pub event: Row,
     /// Whether the filters of subscriptions apply.
     pub takes_filters: bool,
+    /// The sender's filter over the parameters of subscriptions.
+    pub(super) sender_filter: Option<SenderFilter>,
 }
 
 impl CompiledBroadcast {
@@ -36,9 +39,13 @@ impl CompiledBroadcast {
     /// Every problem, with its path in the draft.
     pub fn new(draft: BroadcastDraft, of: &Compiled, id: BroadcastId) -> Result<CompiledBroadcast, Vec<Problem>> {
         let BroadcastApplication { application, event, takes_filters } = draft.application(&of.application, id)?;
+        let class = application.subscriptions.values().next().expect("a broadcast has one subscription class");
+        let sender_filter = draft.subscription_filter.as_ref();
+        let sender_filter =
+            sender_filter.map(|filter| SenderFilter::compile(filter, class, &application)).transpose()?;
         let in_draft = |found: Vec<Problem>| found.into_iter().map(in_draft).collect::<Vec<Problem>>();
         let compiled = Compiled::new(application, of.version).map_err(in_draft)?;
-        Ok(CompiledBroadcast { draft, compiled: Arc::new(compiled), event, takes_filters })
+        Ok(CompiledBroadcast { draft, compiled: Arc::new(compiled), event, takes_filters, sender_filter })
     }
 
     /// Its rule set.

@@ -13,7 +13,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{Arrivals, Claim, ClaimEvents, ClaimedEvents, Except, Firing, NewQuantum, Step},
+    journal::{Arrivals, Claim, ClaimEvents, ClaimedEvents, Except, Firing, NewQuantum, PersonNames, Step},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -46,6 +46,8 @@ pub(crate) enum Command {
     Remove(Name, oneshot::Sender<()>),
     /// Fire a rule for batches for which it did not fire.
     Refire(Box<Firing>, oneshot::Sender<Result<u64, RefireError>>),
+    /// Remove the entries of an application's chronicles that name a person.
+    Erase(Name, Arc<PersonNames>, oneshot::Sender<Result<(), StoreError>>),
 }
 
 /// Handle of a matcher.
@@ -211,6 +213,18 @@ impl Dispatcher {
                     }
                 }
                 None => drop(done.send(Err(RefireError::NotRunning(firing.application)))),
+            },
+            Command::Erase(name, names, done) => match self.handles.get(&name) {
+                Some(handle) => {
+                    if let Err(refused) = handle.controls.try_send(Control::Erase(names, done))
+                        && let Control::Erase(_, done) = refused.into_inner()
+                    {
+                        let what = format!("too many commands for `{name}` are waiting; try again later");
+                        let _ = done.send(Err(StoreError::Full(what)));
+                    }
+                }
+                // It has no chronicles that a rule could read.
+                None => drop(done.send(Ok(()))),
             },
         }
     }

@@ -13,7 +13,7 @@ use tocsin_model::{
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{ClaimedEvents, Firing, FiringStatus, NewQuantum, Step},
+    journal::{ClaimedEvents, Firing, FiringStatus, NewQuantum, PersonNames, Step},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -26,6 +26,7 @@ use super::{
     make_batches::{channels_of, notifications_of},
     matched::Matched,
     report::{count, quantum_input},
+    rule_state::erase_chronicles,
 };
 use crate::{
     Flow, RefireError, broadcasts,
@@ -67,6 +68,8 @@ pub(super) enum Control {
     Install(Arc<Compiled>, Box<Followed>, oneshot::Sender<()>),
     /// Fire a rule for batches for which it did not fire.
     Refire(Box<Firing>, oneshot::Sender<Result<u64, RefireError>>),
+    /// Remove chronicle entries that name a person.
+    Erase(Arc<PersonNames>, oneshot::Sender<Result<(), StoreError>>),
 }
 
 /// Outcome of a quantum.
@@ -193,6 +196,13 @@ impl AtWork {
                 let _ = done.send(self.matched.refire(&flow, &firing).await);
                 drop(permit);
                 self.matched.publish(&flow);
+            }
+            Control::Erase(names, done) => {
+                let Matcher { flow, name, .. } = &self.matcher;
+                let erased = erase_chronicles(flow, name, &self.matched.compiled.rules, &names).await;
+                // What is in memory is read again.
+                self.matched.remembers = false;
+                let _ = done.send(erased);
             }
         }
     }
@@ -352,6 +362,7 @@ impl AtWork {
             flow.serve(channels);
             if has_broadcasts {
                 flow.broadcasts_changed.notify_one();
+                flow.broadcast_advanced();
             }
             if delays_more {
                 flow.delays_started.notify_one();

@@ -1,8 +1,15 @@
 //! Rule state as the journal stores it.
 
 use bytes::Bytes;
-use tocsin_model::{id::Name, state::StatePage};
-use tocsin_store::{error::StoreError, journal::Step};
+use tocsin_matching::{
+    chronicle::store::{PREFIX, erase_page},
+    rule::RuleSet,
+};
+use tocsin_model::{field::Damaged, id::Name, state::StatePage};
+use tocsin_store::{
+    error::StoreError,
+    journal::{PersonNames, Step},
+};
 
 use crate::Flow;
 
@@ -20,6 +27,28 @@ pub(super) async fn read_rule_state(flow: &Flow, name: &Name) -> Result<Vec<Stat
             return Ok(pages);
         }
     }
+}
+
+/// Removes the entries of chronicles that name a person from the journal.
+pub(super) async fn erase_chronicles(
+    flow: &Flow,
+    name: &Name,
+    rules: &RuleSet,
+    names: &PersonNames,
+) -> Result<(), StoreError> {
+    let mut states = Vec::new();
+    for page in read_rule_state(flow, name).await?.into_iter().filter(|page| page.name.starts_with(PREFIX)) {
+        match erase_page(rules, &page, |value| names.is_in_value(value)) {
+            Ok(erased) => states.extend(erased.map(|page| (name.clone(), page))),
+            Err(Damaged) => {
+                tracing::error!(application = %name, page = %page.name, "a damaged chronicle was not examined for an erasure")
+            }
+        }
+    }
+    if !states.is_empty() {
+        flow.work_queue.commit(Step { states, ..Step::default() }).await?;
+    }
+    Ok(())
 }
 
 /// Removes the stored rule state of a removed application.
