@@ -206,12 +206,24 @@ impl Service {
     ) -> Result<Applied, ServiceError> {
         caller.needs(Scope::ApplicationsWrite)?;
         let (service, caller, name) = (self.clone(), caller.clone(), name.clone());
-        run_to_completion(async move { service.apply_change(&caller, &name, text, options).await }).await
+        run_to_completion(async move { service.apply_change(caller.key(), &name, text, options).await }).await
+    }
+
+    /// Applies a definition that the platform generates. Data of removed classes is kept.
+    pub(crate) async fn apply_own(
+        self: &Arc<Self>,
+        name: &Name,
+        text: String,
+        author: &'static str,
+    ) -> Result<Applied, ServiceError> {
+        let (service, name) = (self.clone(), name.clone());
+        let options = ApplyOptions::default();
+        run_to_completion(async move { service.apply_change(author, &name, text, options).await }).await
     }
 
     async fn apply_change(
         &self,
-        caller: &Caller,
+        author: &str,
         name: &Name,
         text: String,
         options: ApplyOptions,
@@ -274,7 +286,7 @@ impl Service {
         let prepared = self.pipeline.prepare(&compiled).map_err(run_error)?;
         let version = self
             .application_store
-            .put_application(NewApplicationVersion { name, text: &text, author: caller.key(), now: self.clock.now() })
+            .put_application(NewApplicationVersion { name, text: &text, author, now: self.clock.now() })
             .await?;
         let compiled = if compiled.version == version {
             compiled
@@ -282,7 +294,7 @@ impl Service {
             self.compile(text, version).await.map_err(ServiceError::Invalid)?
         };
         self.pipeline.run_prepared(Arc::new(compiled), prepared).await.map_err(run_error)?;
-        tracing::info!(application = %name, version, by = caller.key(), "applied a definition");
+        tracing::info!(application = %name, version, by = author, "applied a definition");
         let created = current.is_none();
         Ok(Applied { name: name.clone(), version, running: true, created, differences, warnings })
     }

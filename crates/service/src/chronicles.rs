@@ -91,7 +91,7 @@ impl Service {
     }
 
     /// Each reader holds all entries in memory.
-    fn scan_permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>, ServiceError> {
+    pub(crate) fn scan_permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>, ServiceError> {
         self.scan_permits.try_acquire().map_err(|_| ServiceError::TooMany {
             reason: "others look through what is stored already".to_owned(),
             retry_after: Duration::from_secs(2),

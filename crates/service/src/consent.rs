@@ -80,7 +80,11 @@ impl Service {
         evidence_address(self.token_signer.consent(), subscriber, device)
     }
 
-    async fn address_of(&self, subscription: &Subscription) -> Result<Option<EvidenceAddress>, ServiceError> {
+    /// Address that the messages of a subscription go to.
+    pub(crate) async fn address_of(
+        &self,
+        subscription: &Subscription,
+    ) -> Result<Option<EvidenceAddress>, ServiceError> {
         let subscriber = self.subscriber_store.subscriber(&subscription.subscriber).await?;
         Ok(subscriber.and_then(|found| self.evidence_address(&found, subscription.device.as_ref())))
     }
@@ -270,7 +274,6 @@ impl Service {
             ..actor.evidence(self.address_of(&found).await?, policy.as_ref())
         };
         if self.consent_store.withdraw_consent(id, evidence, self.clock.now()).await? {
-            self.pipeline.recalls().recall_subscribers([found.subscriber_number]);
             metrics::counter!("tocsin_consent_withdrawals_total", "way" => actor.way.word()).increment(1);
             tracing::info!(subscription = %id, by = actor.by, "consent withdrawn");
         }

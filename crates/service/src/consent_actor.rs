@@ -5,7 +5,7 @@ use tocsin_delivery::ConsentTokens;
 use tocsin_model::{
     consent::{
         ConsentMethod, ConsentPolicy, ConsentRequest, ConsentState, Evidence, EvidenceAddress, InitialConsent, SkipWay,
-        cut,
+        TEXT_BYTES_MAX, cut,
     },
     id::Name,
     lifecycle::{ChangeOrigin, ChangeWay},
@@ -110,6 +110,9 @@ impl ConsentActor {
                 return Err(needs("consent.proof", "a confirmed consent needs a proof".to_owned()).hint(hint));
             }
         }
+        if let Some(problem) = text_problem("consent.text", given.text.as_deref()) {
+            return Err(problem);
+        }
         let evidence = Evidence {
             proof: given.proof.map(cut),
             at: given.at,
@@ -120,6 +123,12 @@ impl ConsentActor {
         };
         Ok(InitialConsent::Recorded(given.state, evidence))
     }
+}
+
+/// The problem of a text that is too long for an evidence. Texts are stored as shown, so they are not cut.
+pub(crate) fn text_problem(path: &str, text: Option<&str>) -> Option<Problem> {
+    let bytes = text.map_or(0, str::len);
+    (bytes > TEXT_BYTES_MAX).then(|| Problem::too_long(path, bytes, TEXT_BYTES_MAX))
 }
 
 /// Address that messages of a subscription go to: that of the named device, or else of the first active one by name.

@@ -455,8 +455,8 @@ fn open_intake(
         );
         return Err(ServiceError::Invalid(vec![problem.hint("submit what happened as an event of another class")]));
     }
-    if application.is_lifecycle(name) {
-        let message = format!("events of the class `{name}` are made by changes of subscriptions alone");
+    if application.is_bound(name) {
+        let message = format!("events of the class `{name}` are made by the changes that it is bound to");
         let problem = Problem::new(Code::NotPermitted, "class", message);
         return Err(ServiceError::Invalid(vec![problem.hint("submit what happened as an event of another class")]));
     }

@@ -97,8 +97,8 @@ impl Service {
         let header = fields.as_ref().map(|fields| {
             let fixed = ["id", "application", "class", "subscriber", "key", "device", "enabled"].map(str::to_owned);
             let values = fields.iter().map(|field| format!("values.{}", field.name));
-            let last =
-                ["filter", "schedule", "snoozed_until", "created_at", "updated_at", "revision"].map(str::to_owned);
+            let last = ["filter", "schedule", "snoozed_until", "consent.state", "created_at", "updated_at", "revision"]
+                .map(str::to_owned);
             fixed.into_iter().chain(values).chain(last).collect()
         });
         let (records, pipeline) = (self.subscription_store.clone(), self.pipeline.clone());
@@ -337,6 +337,7 @@ fn subscription_cells(fields: &Fields, subscription: Subscription) -> Result<Vec
         subscription.terms.filter.map(|filter| filter.to_string()).unwrap_or_default(),
         subscription.terms.schedule.map(String::from).unwrap_or_default(),
         snoozed_until.map(|until| until.to_string()).unwrap_or_default(),
+        subscription.consent.map(|state| state.word().to_owned()).unwrap_or_default(),
         subscription.created_at.to_string(),
         subscription.updated_at.to_string(),
         subscription.revision.to_string(),

@@ -60,6 +60,8 @@ pub struct FeedbackItem {
     pub detail: String,
     /// The enhanced status code (RFC 3463), or a provider's code.
     pub status: Option<String>,
+    /// Whether the mailbox provider of the recipient delays mail, or refuses the sender.
+    pub is_delay: bool,
 }
 
 /// Result of a report.
@@ -89,6 +91,7 @@ impl Service {
     pub async fn take_feedback(&self, items: Vec<FeedbackItem>) -> Result<Vec<FeedbackResult>, ServiceError> {
         let mut results = Vec::with_capacity(items.len());
         let (mut reports, mut places) = (Vec::new(), Vec::new());
+        let mut delays = Vec::new();
         for (at, item) in items.into_iter().enumerate() {
             let class = item.evidence.class();
             let mut result = FeedbackResult { class, effect: Effect::UnknownTarget, target: None };
@@ -107,6 +110,9 @@ impl Service {
             } else if let Some(resolved) = self.resolved(&item).await? {
                 result.target = Some(resolved.target.clone());
                 places.push(at);
+                if let (true, Target::Address { address, .. }) = (item.is_delay, &resolved.target) {
+                    delays.push((address.clone(), item.channel.clone(), item.detail.clone()));
+                }
                 reports.push(report_of(item, resolved));
             } else {
                 self.pipeline.count_feedback(class, &item.origin, result.effect);
@@ -116,6 +122,12 @@ impl Service {
         let effects = self.pipeline.apply_feedback(&reports).await?;
         for (at, effect) in places.into_iter().zip(effects) {
             results[at].effect = effect;
+        }
+        // The address of the device, not the one that the report names: its text is not signed, and could name another
+        // provider.
+        for (address, channel, said) in delays {
+            let (application, channel) = channel.as_ref().map(|(application, channel)| (application, channel)).unzip();
+            self.pipeline.note_delay(application, channel, &address, &said);
         }
         Ok(results)
     }
@@ -151,9 +163,7 @@ impl Service {
             }
             items.extend(evidence.into_iter().map(|evidence| item_of_mail(evidence, &feedback)));
         }
-        let results = self.take_feedback(items).await?;
-        self.note_delays(&feedback, &results);
-        Ok(results)
+        self.take_feedback(items).await
     }
 
     /// Takes a complaint that arrived at another address, from the feedback loop of a provider. It concerns the device
@@ -170,18 +180,6 @@ impl Service {
             None => {
                 self.pipeline.count_feedback(feedback.class(), MAIL, Effect::UnknownTarget);
                 Ok(Vec::new())
-            }
-        }
-    }
-
-    /// Slows the channel down for the mailbox providers that report a delay or refuse the sender.
-    fn note_delays(&self, feedback: &Feedback, results: &[FeedbackResult]) {
-        for report in &feedback.reports {
-            let is_delay = report.action == Some(Action::Delayed) || report.class == Class::Blocked;
-            for result in results.iter().filter(|_| is_delay) {
-                if let Some(Target::Address { address, .. }) = &result.target {
-                    self.pipeline.note_delay(None, None, address, &report.diagnostic);
-                }
             }
         }
     }
@@ -341,6 +339,13 @@ fn report_of(item: FeedbackItem, resolved: Resolved) -> FeedbackReport {
     }
 }
 
+/// Whether a report says that the mailbox provider delays mail, or refuses the sender. A delay because of the mailbox,
+/// such as a full one, is none of the provider.
+pub(crate) fn is_delay(report: &Report) -> bool {
+    let is_of_mailbox = report.status.is_some_and(|status| matches!(status.subject, 1 | 2));
+    report.action == Some(Action::Delayed) && !is_of_mailbox || report.class == Class::Blocked
+}
+
 fn item_of_mail(evidence: Evidence, feedback: &Feedback) -> FeedbackItem {
     let is_its = |report: &&Report| match evidence.recipient() {
         Some(recipient) => report.recipient.as_ref() == Some(recipient),
@@ -356,6 +361,7 @@ fn item_of_mail(evidence: Evidence, feedback: &Feedback) -> FeedbackItem {
         origin: MAIL.to_owned(),
         detail: report.map(|report| report.diagnostic.clone()).unwrap_or_default(),
         status: report.and_then(|report| report.status).map(|status| status.to_string()),
+        is_delay: report.is_some_and(is_delay),
         evidence,
     }
 }
@@ -364,4 +370,44 @@ fn item_of_mail(evidence: Evidence, feedback: &Feedback) -> FeedbackItem {
 pub(crate) fn fresh_key(now: Timestamp) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("report-{}-{}", now.0, NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tocsin_feedback::return_address::{Origin, Position, Purpose, Reference, ReturnAddresses};
+
+    use super::*;
+
+    /// A delay of one recipient of a multicast and a failure of another one say nothing about each other's provider.
+    #[test]
+    fn only_the_recipient_of_a_delayed_report_is_delayed() {
+        let lifetime = Duration::from_secs(30 * 86_400);
+        let addresses = ReturnAddresses::new("any@bounces.example", Position::WholeLocalPart, &[[7; 32]], lifetime);
+        let addresses = addresses.expect("an address");
+        let (purpose, reference) = (Purpose::Bounce, Reference::Multicast(NotificationBatchId(3)));
+        let origin = Origin { purpose, reference, target: ReturnTarget::Reported };
+        let now = Timestamp::from_millis(1_800_000_000_000);
+        let origin = addresses.verify(&addresses.issue(&origin, now).expect("an address"), now).expect("ours");
+        let report = |recipient: &str, action: &str, status: &str| {
+            format!("Final-Recipient: rfc822; {recipient}\nAction: {action}\nStatus: {status}\n\n")
+        };
+        let reports = report("slow@gmail.com", "delayed", "4.4.1")
+            + &report("gone@outlook.com", "failed", "5.1.1")
+            + &report("full@yahoo.com", "delayed", "4.2.2");
+        let mail = format!(
+            "From: MAILER-DAEMON@mta.example\nMIME-Version: 1.0\n\
+             Content-Type: multipart/report; report-type=delivery-status; boundary=b\n\n--b\n\
+             Content-Type: message/delivery-status\n\nReporting-MTA: dns; mta.example\n\n{reports}--b--\n"
+        );
+        let feedback = tocsin_feedback::parse(mail.as_bytes(), &Limits::default());
+        let evidence = Evidence::of_mail(&origin, &feedback);
+        let delays = evidence.into_iter().map(|evidence| {
+            let recipient = evidence.recipient().map(|recipient| recipient.canonical());
+            (recipient.unwrap_or_default(), item_of_mail(evidence, &feedback).is_delay)
+        });
+        let expected = [("slow@gmail.com", true), ("gone@outlook.com", false), ("full@yahoo.com", false)];
+        assert_eq!(delays.collect::<Vec<_>>(), expected.map(|(address, is_delay)| (address.to_owned(), is_delay)));
+    }
 }

@@ -44,6 +44,7 @@ pub mod unsubscribe; // unsubscription: by links in mails, by their page, and by
 pub mod preference_page; // the preference page of a subscriber
 pub mod inbox; // feeds of subscribers
 pub mod inbox_broadcasts; // inbox items for all subscribers or a segment
+pub mod notifybc; // operations of the NotifyBC interface
 pub mod broadcasts; // messages of people to an audience: count, test, send, cancel, results
 pub mod push_keys; // VAPID public keys for web push
 pub mod exchanges; // exchanges: messages, ports and definitions
@@ -134,7 +135,11 @@ impl Service {
             operator_actions: journal.clone(),
             broadcasts: journal.clone(),
             activity_log: journal.clone(),
-            maintenance: journal,
+            maintenance: journal.clone(),
+            erasures: journal,
+            person_rows: Default::default(),
+            erasing: Default::default(),
+            erasures_waiting: Default::default(),
             inbox: parts.inbox,
             pipeline: parts.pipeline,
             exchanges: parts.exchanges,

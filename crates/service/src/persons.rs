@@ -1,5 +1,10 @@
 //! Export and erasure of a person.
 
+mod erase; // erasure from all files
+mod stored; // what the journal holds of a person
+
+pub use erase::{ErasureProgress, PersonRows};
+
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 use tocsin_model::{
@@ -42,6 +47,18 @@ pub struct PersonExport {
     /// Items of its inbox; absent if the key lacks the scope `inbox:read`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inbox: Option<Vec<Json>>,
+    /// Events that name it; absent if the key lacks the scope `operations:read`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events: Option<Vec<Json>>,
+    /// Notifications to it, with their attempts; absent as `events`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notifications: Option<Vec<Json>>,
+    /// Delayed notifications that wait; absent as `events`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delayed: Option<Vec<Json>>,
+    /// Rows of collections that it can see by its id, or that name it; absent if the key lacks the scope `sync:read`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<Vec<Json>>,
 }
 
 impl Service {
@@ -54,21 +71,25 @@ impl Service {
         let person = self.find_subscriber(id).await?;
         let of = SubscriptionFilter { subscriber: Some(id.clone()), ..SubscriptionFilter::default() };
         let owned = self.subscription_store.subscriptions(&of, None, usize::MAX).await?;
-        let mut consents = Vec::new();
-        loop {
-            let after = consents.last().map(|record: &EvidenceRecord| record.number);
-            let found = self.consent_store.evidence(&EvidenceOf::Subscriber(id.clone()), after, PAGE).await?;
-            let is_last = found.len() < PAGE;
-            consents.extend(found);
-            if is_last {
-                break;
-            }
-        }
+        let consents = self.evidence_of(id).await?;
         let (suppressed, reported) = self.reputation(&person).await?;
         let inbox = match caller.needs(Scope::InboxRead) {
             Ok(()) => Some(self.feed_of(&person).await?.iter().map(item).collect()),
             Err(_) => None,
         };
+        let names = self.person_to_erase(&person).await?;
+        let (mut events, mut notifications, mut delayed, mut rows) = (None, None, None, None);
+        if caller.needs(Scope::OperationsRead).is_ok() {
+            // The journal is read from its beginning.
+            let _place = self.scan_permit()?;
+            events = Some(self.events_naming(&names).await?);
+            notifications = Some(self.notifications_to(&names).await?);
+            delayed = Some(self.delayed_to(&names).await?);
+        }
+        if let (Ok(()), Some(of)) = (caller.needs(Scope::SyncRead), self.person_rows.get()) {
+            let found = of.naming(&names.names).await?;
+            rows = Some(found.into_iter().map(row).collect());
+        }
         Ok(PersonExport {
             subscriber: person.into(),
             subscriptions: owned.into_iter().map(|found| self.shown(found)).collect(),
@@ -76,7 +97,25 @@ impl Service {
             suppressions: suppressed.into_iter().map(suppressions::Document::from).collect(),
             feedback: reported.iter().map(report).collect(),
             inbox,
+            events,
+            notifications,
+            delayed,
+            rows,
         })
+    }
+
+    /// All evidence of a person's consents.
+    async fn evidence_of(&self, id: &SubscriberId) -> Result<Vec<EvidenceRecord>, ServiceError> {
+        let mut all = Vec::new();
+        loop {
+            let after = all.last().map(|record: &EvidenceRecord| record.number);
+            let found = self.consent_store.evidence(&EvidenceOf::Subscriber(id.clone()), after, PAGE).await?;
+            let is_last = found.len() < PAGE;
+            all.extend(found);
+            if is_last {
+                return Ok(all);
+            }
+        }
     }
 
     /// Suppressions of a person's devices and addresses, and the reports about them.
@@ -129,26 +168,6 @@ impl Service {
             }
         }
     }
-
-    /// Erases a person: the subscriber with its devices, subscriptions, inbox, suppressions and reports, in all files
-    /// of the records and the inbox. Evidence of consents stays without the person, as long as `consent.evidence_kept`.
-    /// Events and notifications in the journal are deleted by their retention.
-    ///
-    /// # Errors
-    /// There is no such subscriber; a backup is running.
-    pub async fn erase_person(&self, caller: &Caller, id: &SubscriberId) -> Result<(), ServiceError> {
-        caller.needs_everywhere(Scope::SubscribersWrite)?;
-        let person = self.find_subscriber(id).await?;
-        // The feed first: after the subscriber, nothing leads to it.
-        self.inbox.erase_feed(person.number).await?;
-        self.consent_store.erase_subscriber(id, self.clock.now()).await?;
-        self.pipeline.recalls().recall_subscribers([person.number]);
-        // An item that was delivered meanwhile.
-        self.inbox.erase_feed(person.number).await?;
-        metrics::counter!("tocsin_subscriber_erasures_total").increment(1);
-        tracing::info!(by = caller.key(), "a subscriber was erased");
-        Ok(())
-    }
 }
 
 fn evidence(record: &EvidenceRecord) -> Json {
@@ -173,4 +192,9 @@ fn item(item: &Item) -> Json {
         "id": item.id.to_string(), "created_at": item.created_at, "read_at": item.read_at,
         "archived_at": item.archived_at, "expires_at": item.expires_at, "content": *item.content,
     })
+}
+
+fn row((application, collection, body): (String, String, String)) -> Json {
+    let body = serde_json::from_str::<Json>(&body).unwrap_or_else(|_| body.into());
+    json!({"application": application, "collection": collection, "row": body})
 }

@@ -312,7 +312,6 @@ impl Service {
         let turn = self.turns.take(&found.id).await;
         self.subscriber_store.put_subscriber(new, Precondition::Revision(revision), now).await?;
         drop(turn);
-        self.pipeline.recalls().recall_subscribers([owner.number]);
         let chosen = |on: bool| {
             let differs = move |(id, enabled): (&SubscriptionId, &bool)| {
                 let is_on = of_owner.get(id).is_some_and(|found| found.is_active_or_snoozed());
@@ -359,7 +358,6 @@ impl Service {
         let found = self.owner(owner).await?;
         match self.subscriber_store.remove_device(&found.id, device, self.clock.now()).await {
             Ok(_) => {
-                self.pipeline.recalls().recall_subscribers([owner.number]);
                 self.page_changed(owner, "device_removed");
                 Ok(())
             }

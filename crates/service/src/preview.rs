@@ -11,7 +11,7 @@ use tocsin_model::{
     value::Value,
 };
 use tocsin_pipeline::{
-    Compiled,
+    Compiled, DirectError,
     sample::{FormatError, Part, Preview, PreviewedPart, Sample, SampleError, ShortMessage, TestError, measure_sms},
 };
 
@@ -199,14 +199,16 @@ impl Service {
         let answer = self.pipeline.send_test(&compiled, &sample).await.map_err(|error| match error {
             TestError::Sample(error) => sample_error(error),
             TestError::Format(error) => ServiceError::Invalid(vec![format_problem(&about.class, &error)]),
-            TestError::Channel(channel) => ServiceError::Missing(format!("the channel `{channel}`")),
-            TestError::Suppressed(_) => {
+            TestError::Direct(DirectError::Channel(channel)) => {
+                ServiceError::Missing(format!("the channel `{channel}`"))
+            }
+            TestError::Direct(DirectError::Suppressed(_)) => {
                 let text = error.to_string().trim_start_matches("the address ").to_owned();
                 let problem = Problem::new(Code::Conflict, "address", text);
                 ServiceError::Invalid(vec![problem.hint("`tocsin suppressions remove` lifts it")])
             }
-            TestError::Store(error) => error.into(),
-            TestError::Silent => ServiceError::Unavailable(TestError::Silent.into()),
+            TestError::Direct(DirectError::Store(error)) => error.into(),
+            TestError::Direct(error @ DirectError::Silent(_)) => ServiceError::Unavailable(error.into()),
         })?;
         let (sent_at, answered_at) = (answer.sent_at, answer.answered_at);
         Ok(TestSent { about, disposition: answer.disposition, sent_at, answered_at })

@@ -8,7 +8,7 @@
 mod seen_keys; // replay protection
 mod sns; // certificates and confirmations of Amazon SNS
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 pub use tocsin_delivery::feedback_options::FeedbackProvider;
 use tocsin_delivery::feedback_options::{FeedbackOptions, Verifier, receiver_path};
@@ -18,15 +18,20 @@ use tocsin_feedback::{
     policy::Evidence,
     provider::{
         ProviderEvent, Request, VerifiedPayload,
-        ses::{SnsMessage, certificate_url},
+        ses::SnsMessage,
         sms::{Callback, SmsEvent, SmsReceipt, SmsReply, VerifiedCallback},
     },
     return_address::Reference,
 };
 use tocsin_model::{
+    feedback::{FeedbackEntry, Stage},
     id::{Name, NotificationBatchId, NotificationId},
     suppression::{Cause, Target, bound, reply_address},
     time::Timestamp,
+};
+use tocsin_store::{
+    error::StoreError,
+    records::{FeedbackChange, FeedbackState},
 };
 
 pub use self::sns::Fetch;
@@ -36,13 +41,18 @@ use self::{
 };
 use crate::{
     Service, ServiceError,
-    feedback::{Effect, FeedbackItem},
+    feedback::{Effect, FeedbackItem, is_delay},
 };
 
 /// Largest body of a webhook, in bytes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Shortest part of our installation's id that a shortened message id must keep.
 const INSTALLATION_CHARS_MIN: usize = 8;
+
+/// Retention of a reply that lifts a suppression. A signature of Twilio has no time, so its age is unknown.
+const START_KEPT: Duration = Duration::from_secs(365 * 86_400);
+/// Attempts to store a reply whose address another writer changed.
+const START_ATTEMPTS_MAX: u32 = 8;
 
 /// The receivers of all channels.
 pub struct Receivers {
@@ -161,6 +171,7 @@ impl Receiver {
             origin: self.provider.word().to_owned(),
             detail: detail.to_owned(),
             status,
+            is_delay: false,
         }
     }
 
@@ -246,7 +257,7 @@ impl Receivers {
             Verified::Nothing => return Ok(receiver.received()),
         };
         // A provider can be ahead by the permitted clock skew, so a key is kept for longer than the window.
-        let kept = receiver.options.window() + std::time::Duration::from_secs(600);
+        let kept = receiver.options.window() + Duration::from_secs(600);
         let reservation = match self.seen.reserve(&receiver.key(), key, kept, receiver.now) {
             Ok(reservation) => reservation,
             Err(ReservationError::InProgress) => return Err(ReceiverError::InProgress),
@@ -286,7 +297,7 @@ impl Receivers {
         let sms = |verified: Result<VerifiedCallback, ProviderError>| Ok(Verified::Sms(verified?));
         match &receiver.verifier {
             Verifier::Ses(ses) => {
-                let url = certificate_url(&request, limits)?;
+                let url = ses.certificate_url(&request, limits)?;
                 let certificate = self.certificates.at(&url, &*self.fetch, now).await;
                 let certificate = certificate.map_err(ReceiverError::Unreachable)?;
                 match ses.verify(&request, &certificate, now, limits) {
@@ -346,6 +357,7 @@ impl Receivers {
     ) -> Result<Option<FeedbackItem>, ReceiverError> {
         let report = event.report();
         let status = report.status.map(|status| status.to_string());
+        let is_delay = is_delay(report);
         let origin = event.reference();
         let origin = origin.and_then(|text| self.service.token_signer.verify_reference(text, receiver.now).ok());
         if let Some(origin) = &origin {
@@ -360,7 +372,7 @@ impl Receivers {
             }
             let Some(evidence) = Evidence::of_event(event, Some(origin)) else { return Ok(None) };
             let item = receiver.item(evidence, &report.diagnostic, status);
-            return Ok(Some(FeedbackItem { notification, ..item }));
+            return Ok(Some(FeedbackItem { notification, is_delay, ..item }));
         }
         // The provider returned no reference: our Message-ID names the notification, and the recipient must be its.
         let Some(id) = event.feedback().message_id.as_deref().and_then(|id| self.notification_of(id)) else {
@@ -374,7 +386,7 @@ impl Receivers {
         };
         let address = self.device_address(receiver, id, |address| bound(address) == recipient.canonical()).await?;
         let item = receiver.item(evidence, &report.diagnostic, status);
-        Ok(address.map(|address| FeedbackItem { address: Some(address), notification: Some(id), ..item }))
+        Ok(address.map(|address| FeedbackItem { address: Some(address), notification: Some(id), is_delay, ..item }))
     }
 
     async fn apply_receipt(&self, receiver: &Receiver, receipt: &SmsReceipt) -> Result<Received, ReceiverError> {
@@ -412,8 +424,7 @@ impl Receivers {
         let options = &receiver.options;
         let (mut received, answer) = match keyword {
             Keyword::Stop => {
-                let text: String = reply.text().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-                let detail = format!("replied `{}` to {}", text.trim(), reply.to());
+                let detail = format!("replied `{}` to {}", shown(reply.text()), reply.to());
                 let item = receiver.item(Evidence::of_stop(reply), &detail, None);
                 let item = FeedbackItem { address: Some(reply.from().to_owned()), target: Some(target), ..item };
                 (self.take(receiver, vec![item]).await?, &options.stop_answer)
@@ -429,19 +440,57 @@ impl Receivers {
     }
 
     /// Lifts what a keyword has suppressed. Suppressions of the address everywhere, by bounces or operators, stay.
+    ///
+    /// The reply is an entry of the log, so that it lifts no later suppression if it is repeated after a restart.
     async fn release(&self, receiver: &Receiver, target: &Target, reply: &SmsReply) -> Result<Received, ReceiverError> {
-        let store = &self.service.suppression_store;
-        let found = store.suppression(target).await.map_err(ServiceError::from)?;
-        let found = found.filter(|found| found.in_force && found.cause == Cause::Unsubscribed);
-        if found.is_none() {
-            return Ok(receiver.received());
+        let feedback = &self.service.feedback_store;
+        let targets = std::slice::from_ref(target);
+        let state = async || Ok(feedback.feedback_states(targets).await?.pop());
+        let key = format!("start/{}", reply.id());
+        let is_known = |state: &FeedbackState| state.entries.iter().any(|entry| entry.key == key);
+        let found = state().await.map_err(|error: StoreError| ServiceError::from(error))?;
+        if found.as_ref().is_some_and(is_known) {
+            return Ok(Received { is_repeated: true, ..receiver.received() });
         }
-        match store.remove_suppression(target).await {
-            Ok(()) | Err(tocsin_store::error::StoreError::Missing(_)) => {}
-            Err(error) => return Err(ServiceError::from(error).into()),
+        let found = found.and_then(|state| state.suppression);
+        let is_lifted = found.is_some_and(|found| found.in_force && found.cause == Cause::Unsubscribed);
+        if is_lifted {
+            match self.service.suppression_store.remove_suppression(target).await {
+                Ok(()) | Err(StoreError::Missing(_)) => {}
+                Err(error) => return Err(ServiceError::from(error).into()),
+            }
+            tracing::info!(receiver = receiver.key(), reply = reply.id(), "a keyword lifted a suppression");
         }
-        tracing::info!(receiver = receiver.key(), reply = reply.id(), "a keyword lifted a suppression");
-        Ok(Received { applied: 1, ..receiver.received() })
+        let entry = FeedbackEntry {
+            target: target.clone(),
+            class: Class::Unsubscribe,
+            key: key.clone(),
+            at: receiver.now,
+            stage: Stage::Report,
+            counts: false,
+            effect: if is_lifted { "lifted" } else { "nothing to lift" }.to_owned(),
+            origin: receiver.provider.word().to_owned(),
+            detail: format!("replied `{}` to {}", shown(reply.text()), reply.to()),
+            status: None,
+            notification: None,
+            device: None,
+            expires_at: receiver.now + START_KEPT,
+        };
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let before = state().await.map_err(|error: StoreError| ServiceError::from(error))?;
+            let Some(before) = before.filter(|before| !is_known(before)) else { break };
+            let (target, added, cleared) = (target.clone(), vec![entry.clone()], Vec::new());
+            let change = FeedbackChange { target, before, added, cleared, suppression: None };
+            match feedback.change_feedback(vec![change]).await {
+                Ok(()) => break,
+                // Another reply of the same address came first.
+                Err(StoreError::Changed(_)) if attempts < START_ATTEMPTS_MAX => {}
+                Err(error) => return Err(ServiceError::from(error).into()),
+            }
+        }
+        Ok(Received { applied: usize::from(is_lifted), ..receiver.received() })
     }
 
     /// Passes reports to the policy, and counts their effects.
@@ -492,6 +541,12 @@ impl Receivers {
             devices.filter(|(_, device)| device.channel == receiver.channel).map(|(_, device)| &device.address);
         Ok(addresses.find(|address| fits(address)).cloned())
     }
+}
+
+/// A text of a reply, in one line.
+fn shown(text: &str) -> String {
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    text.trim().to_owned()
 }
 
 /// Applications of notification batches, read once for a payload.

@@ -1,6 +1,7 @@
 //! State that all operations share. Each area adds its operations in a file of its own.
 
 use std::{
+    collections::HashSet,
     path::PathBuf,
     sync::{Arc, OnceLock},
 };
@@ -9,13 +10,13 @@ use parking_lot::Mutex;
 use tocsin_capacity::saturation::SaturationMonitor;
 use tocsin_delivery::TokenSigner;
 use tocsin_exchange::Exchanges;
-use tocsin_model::time::Timestamp;
+use tocsin_model::{id::SubscriberNumber, time::Timestamp};
 use tocsin_pipeline::{Clock, Pipeline};
 use tocsin_store::{
     inbox::Inbox,
     journal::{
-        ActivityLog, Broadcasts, Delays, EventLog, Maintenance, NotificationLog, OpenWork, OperatorActions, RuleStore,
-        Schedules,
+        ActivityLog, Broadcasts, Delays, Erasures, EventLog, Maintenance, NotificationLog, OpenWork, OperatorActions,
+        RuleStore, Schedules,
     },
     records::{
         ApiKeyStore, ApplicationStore, ChangeLog, ConsentStore, FeedbackStore, Installation, MatchStore,
@@ -23,7 +24,7 @@ use tocsin_store::{
     },
 };
 
-use crate::{consent::ConsentKey, inbox::Audiences, keys::Keys, status::DiskProbe, turns::Turns};
+use crate::{consent::ConsentKey, inbox::Audiences, keys::Keys, persons::PersonRows, status::DiskProbe, turns::Turns};
 
 /// A folder whose free space limits what can be accepted.
 pub struct FreeSpace {
@@ -61,7 +62,12 @@ pub struct Service {
     pub(crate) broadcasts: Arc<dyn Broadcasts>,
     pub(crate) activity_log: Arc<dyn ActivityLog>,
     pub(crate) maintenance: Arc<dyn Maintenance>,
+    pub(crate) erasures: Arc<dyn Erasures>,
     pub(crate) inbox: Arc<dyn Inbox>,
+    pub(crate) person_rows: OnceLock<Arc<dyn PersonRows>>,
+    /// Persons who are erased from all stores but the journal. Its lock serializes erasures.
+    pub(crate) erasing: tokio::sync::Mutex<HashSet<SubscriberNumber>>,
+    pub(crate) erasures_waiting: tokio::sync::Notify,
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) exchanges: Option<Arc<Exchanges>>,
     pub(crate) clock: Arc<dyn Clock>,

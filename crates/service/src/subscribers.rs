@@ -97,7 +97,6 @@ impl Service {
 
     /// A subscriber that was just stored, with warnings about unreachable devices.
     fn subscriber_stored(&self, stored: Subscriber) -> Document {
-        self.pipeline.recalls().recall_subscribers([stored.number]);
         let mut document = Document::from(stored);
         let channels = self.pipeline.channel_protocols();
         let is_known = |device: &DeviceDraft| channels.iter().any(|(_, channel, _)| channel.as_str() == device.channel);

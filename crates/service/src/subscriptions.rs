@@ -217,11 +217,9 @@ impl Service {
     ) -> Result<(), ServiceError> {
         caller.needs(Scope::SubscribersWrite)?;
         let expect = revision.map_or(Precondition::Present, Precondition::Revision);
-        let found = self.subscription_store.subscription(id).await?;
         let origin = ConsentActor::of(caller, ConsentMethod::Api).origin();
         let removal = RemoveSubscription { id, expect, now: self.clock.now() };
         self.subscription_store.remove_subscription_as(removal, origin).await?;
-        self.pipeline.recalls().recall_subscribers(found.map(|found| found.subscriber_number));
         Ok(())
     }
 
@@ -288,9 +286,7 @@ impl Service {
         update: UpdateSubscription,
         origin: ChangeOrigin,
     ) -> Result<Subscription, ServiceError> {
-        let stored = self.subscription_store.update_subscription_as(update, origin).await?;
-        self.pipeline.recalls().recall_subscribers([stored.subscriber_number]);
-        Ok(stored)
+        Ok(self.subscription_store.update_subscription_as(update, origin).await?)
     }
 
     fn class_of(&self, draft: &Draft<'_>) -> Result<Class, ServiceError> {

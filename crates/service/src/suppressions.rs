@@ -411,22 +411,9 @@ impl Service {
         }
         let before = self.suppression_store.suppression(&checked.target).await?.filter(|found| found.is_active(now));
         self.suppression_store.put_suppressions(vec![checked.clone()]).await?;
-        self.recall_target(&checked.target).await?;
         let held = self.suppression_store.suppression(&checked.target).await?.unwrap_or(checked);
         tracing::info!(cause = held.cause.word(), by = caller.key(), "suppressed an address");
         Ok((self.named_suppression(held), before.is_none()))
-    }
-
-    /// Recalls the formatted messages to a target that was suppressed.
-    async fn recall_target(&self, target: &Target) -> Result<(), ServiceError> {
-        match target {
-            Target::Device { subscriber, .. } => {
-                let found = self.subscriber_store.subscriber(subscriber).await?;
-                self.pipeline.recalls().recall_subscribers(found.map(|found| found.number));
-            }
-            _ => self.pipeline.recalls().recall_addresses(target.text_address()),
-        }
-        Ok(())
     }
 
     /// Lifts a suppression and resets its counters. Notifications refused meanwhile are not sent.

@@ -334,30 +334,33 @@ impl Service {
         Ok(count)
     }
 
-    /// Disables a subscription that is enabled, snoozed or pending, and withdraws its consent; or enables one that is not,
-    /// and restores its consent, in the latter case only one that was last changed at `changed_at`, if given. Returns
-    /// whether it did.
+    /// Disables a subscription that is enabled, snoozed or pending, and withdraws its consent, if one is given; or
+    /// enables one that is not, and restores its consent, in the latter case only one that was last changed at
+    /// `changed_at`, if given. Returns whether it did.
     async fn switch(&self, id: SubscriptionId, switch: &Switch) -> Result<bool, ServiceError> {
         let mut turn = self.turns.take(&id).await;
-        let evidence =
-            || Evidence::new(switch.way, if switch.way == ConsentMethod::Operator { "operator" } else { "subscriber" });
         loop {
             let Some(found) = self.subscription_store.subscription(id).await? else { return Ok(false) };
+            let by = if switch.way == ConsentMethod::Operator { "operator" } else { "subscriber" };
+            let evidence = async || {
+                let address = self.address_of(&found).await?;
+                Ok::<_, ServiceError>(Evidence { address, ..Evidence::new(switch.way, by) })
+            };
             let is_pending = found.consent == Some(ConsentState::Pending);
             if !switch.enables {
-                if !found.is_active_or_snoozed() && !is_pending {
+                // A confirmed one that is disabled is withdrawn too: else an operator could enable it again.
+                let is_given = found.consent.is_some_and(|state| state != ConsentState::Withdrawn);
+                if !found.is_active_or_snoozed() && !is_given {
                     return Ok(false);
                 }
-                let changed = self.consent_store.withdraw_consent(id, evidence(), switch.now).await?;
-                self.pipeline.recalls().recall_subscribers([found.subscriber_number]);
-                return Ok(changed);
+                return Ok(self.consent_store.withdraw_consent(id, evidence().await?, switch.now).await?);
             }
             let is_other = switch.changed_at.is_some_and(|at| found.updated_at != at);
             if found.is_active_or_snoozed() || is_pending || is_other {
                 return Ok(false);
             }
             if found.consent != Some(ConsentState::Confirmed) {
-                return Ok(self.consent_store.restore_consent(id, evidence(), switch.now).await?);
+                return Ok(self.consent_store.restore_consent(id, evidence().await?, switch.now).await?);
             }
             let change = SubscriptionChange {
                 device: found.device,
@@ -436,10 +439,7 @@ impl Service {
             let expect = Precondition::Revision(found.revision);
             match self.subscriber_store.put_subscriber(new, expect, self.clock.now()).await {
                 Err(StoreError::Changed(_)) => turn.repeat(format_args!("the subscriber `{}`", found.id))?,
-                stored => {
-                    self.pipeline.recalls().recall_subscribers([number]);
-                    return Ok(stored.map(|_| true)?);
-                }
+                stored => return Ok(stored.map(|_| true)?),
             }
         }
     }

@@ -91,28 +91,65 @@ impl ConsentKey {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::Write,
+        process::{Command, Stdio},
+    };
+
+    use rsa::{RsaPublicKey, pkcs8::DecodePublicKey};
+    use tocsin_test_peers::{Peer, missing};
+
     use super::*;
 
-    /// Made by `openssl genrsa 2048`, for this test only.
-    const KEY: &str = include_str!("testdata/consent-key.pem");
-    /// `ann@example.org 12345`, encrypted by `openssl pkeyutl -pkeyopt rsa_padding_mode:oaep`.
-    const ENCRYPTED: &str = include_str!("testdata/confirmation.b64");
+    const CONFIRMATION: &[u8] = b"ann@example.org 12345";
+
+    fn is_the_confirmation(decrypted: &Decrypted) -> bool {
+        (decrypted.address.as_str(), decrypted.code.as_str()) == ("ann@example.org", "12345")
+    }
 
     #[test]
     fn a_confirmation_encrypted_by_openssl_is_decrypted() {
-        let key = ConsentKey::from_pem(KEY).expect("a key");
+        if missing(&[Peer::Openssl]) {
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = |arguments: &[&str], input: &[u8]| {
+            let mut openssl = Command::new(Peer::Openssl.path());
+            openssl.args(arguments).current_dir(&folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = openssl.stderr(Stdio::null()).spawn().expect("openssl runs");
+            child.stdin.take().expect("piped").write_all(input).expect("it reads");
+            let done = child.wait_with_output().expect("it ends");
+            assert!(done.status.success(), "openssl {arguments:?}");
+            done.stdout
+        };
+        let pem = run(&["genrsa", "2048"], b"");
+        let key = ConsentKey::from_pem(&String::from_utf8(pem).expect("PEM")).expect("a key");
         assert!(key.public_pem().starts_with("-----BEGIN PUBLIC KEY-----"));
-        let decrypted = key.decrypt(ENCRYPTED).expect("a confirmation");
-        assert_eq!((decrypted.address.as_str(), decrypted.code.as_str()), ("ann@example.org", "12345"));
+        std::fs::write(folder.path().join("public.pem"), key.public_pem()).expect("a file");
+        let options = ["rsa_padding_mode:oaep", "rsa_oaep_md:sha1"];
+        let encrypt = ["pkeyutl", "-encrypt", "-pubin", "-inkey", "public.pem", "-pkeyopt", options[0], "-pkeyopt"];
+        let encrypted = run(&[&encrypt[..], &options[1..]].concat(), CONFIRMATION);
+        let decrypted = key.decrypt(&BASE64_STANDARD.encode(encrypted)).expect("a confirmation");
+        assert!(is_the_confirmation(&decrypted), "{decrypted:?}");
     }
 
     #[test]
     fn other_texts_are_refused() {
-        let key = ConsentKey::from_pem(KEY).expect("a key");
-        let code = |text: &str| key.decrypt(text).map_err(|problem| problem.code);
-        let mut bytes = BASE64_STANDARD.decode(ENCRYPTED.trim()).expect("base64");
+        use rsa::pkcs8::EncodePrivateKey;
+
+        let pem = RsaPrivateKey::new(&mut OsRng, KEY_BITS_MIN).expect("a key").to_pkcs8_pem(LineEnding::LF);
+        let key = ConsentKey::from_pem(&pem.expect("PEM")).expect("a key");
+        let public = RsaPublicKey::from_public_key_pem(key.public_pem()).expect("a public key");
+        let code = |bytes: &[u8]| key.decrypt(&BASE64_STANDARD.encode(bytes)).map_err(|problem| problem.code);
+        let encrypted = |text: &[u8]| public.encrypt(&mut OsRng, Oaep::new::<Sha1>(), text).expect("encrypted");
+        let mut bytes = encrypted(CONFIRMATION);
+        assert!(code(&bytes).is_ok_and(|decrypted| is_the_confirmation(&decrypted)));
         bytes[9] ^= 1;
-        assert_eq!(code(&BASE64_STANDARD.encode(&bytes)), Err(Code::InvalidFormat));
+        assert_eq!(code(&bytes), Err(Code::InvalidFormat));
+        for wrong in [&b"ann@example.org"[..], b"", b"\xff 1"] {
+            assert_eq!(code(&encrypted(wrong)), Err(Code::InvalidFormat));
+        }
+        let code = |text: &str| key.decrypt(text).map_err(|problem| problem.code);
         assert_eq!(code("!"), Err(Code::InvalidFormat));
         assert_eq!(code(""), Err(Code::InvalidFormat));
         assert_eq!(code(&"A".repeat(CIPHERTEXT_MAX + 1)), Err(Code::TooLong));

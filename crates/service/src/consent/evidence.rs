@@ -28,15 +28,17 @@ pub struct ConsentStatus {
 }
 
 impl Service {
-    /// Consent of a subscription.
+    /// Consent of a subscription. Of one that was removed, its evidence is left.
     ///
     /// # Errors
-    /// There is none.
+    /// There is neither a subscription nor evidence.
     pub async fn consent_of(&self, caller: &Caller, id: SubscriptionId) -> Result<ConsentStatus, ServiceError> {
         caller.needs(Scope::SubscribersRead).or_else(|_| caller.needs(Scope::SubscribersWrite))?;
-        self.find_subscription(id).await?;
-        let consent = self.consent_store.consent(id).await?;
         let evidence = self.consent_store.evidence(&EvidenceOf::Subscription(id), None, SHOWN_MAX).await?;
+        if evidence.is_empty() {
+            self.find_subscription(id).await?;
+        }
+        let consent = self.consent_store.consent(id).await?;
         Ok(ConsentStatus { subscription: id, consent, evidence })
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::value::RawValue;
 use tocsin_model::{
-    consent::{ADDRESS_SUBSCRIBER, Confirmation, ConsentMethod, ConsentRequest, ConsentState, InitialConsent},
+    consent::{ADDRESS_SUBSCRIBER, Confirmation, ConsentMethod, ConsentRequest, ConsentState, InitialConsent, cut},
     id::{Name, SubscriberId},
     mailbox,
     problem::{Code, Problem},
@@ -19,7 +19,7 @@ use tocsin_store::{
 use super::{count_request, not_confirmed};
 use crate::{
     Service,
-    consent_actor::ConsentActor,
+    consent_actor::{ConsentActor, text_problem},
     error::ServiceError,
     keys::{Caller, Scope},
     subscribers::check_address,
@@ -96,6 +96,9 @@ impl Service {
             let problem = Problem::new(Code::NotApplicable, "class", message);
             return Err(problem.hint("give it a `consent` in the definition, or use `/v1/subscriptions`").into());
         };
+        if let Some(problem) = text_problem("text", form.text.as_deref()) {
+            return Err(problem.into());
+        }
         let may_write = caller.needs(Scope::SubscribersWrite).is_ok();
         if form.code.is_some() && !may_write {
             return Err(ServiceError::Forbidden(Scope::SubscribersWrite));
@@ -124,7 +127,7 @@ impl Service {
         let actor = ConsentActor::subscriber(way).at(form.remote);
         let mut evidence = actor.evidence(self.evidence_address(&subscriber, new.device.as_ref()), Some(&policy));
         if let Some(text) = form.text {
-            (evidence.text, evidence.version) = (Some(text), form.version);
+            (evidence.text, evidence.version) = (Some(text), form.version.map(cut));
         }
         let code = form.code.map(|code| self.token_signer.consent().code_hash(code.trim()));
         let policy = policy.as_ref().clone();
@@ -272,9 +275,17 @@ impl Service {
     ) -> Result<(Subscriber, Option<Name>), ServiceError> {
         let (id, (channel, address), is_made) = match subject {
             Subject::Known(id, address) => {
-                let found = self.subscriber_store.subscriber(&id).await?.ok_or_else(|| {
-                    ServiceError::invalid(Code::UnknownReference, "subscriber", format!("`{id}` does not exist"))
-                })?;
+                let found = self.subscriber_store.subscriber(&id).await?;
+                let found = match (found, &address) {
+                    (Some(found), Some(_)) => found,
+                    // A form relays the error to strangers: it does not disclose which subscribers exist.
+                    _ if !may_write => return Err(foreign_address(&id)),
+                    (Some(found), None) => return Ok((found, None)),
+                    (None, _) => {
+                        let message = format!("`{id}` does not exist");
+                        return Err(ServiceError::invalid(Code::UnknownReference, "subscriber", message));
+                    }
+                };
                 let Some(address) = address else { return Ok((found, None)) };
                 (id, address, false)
             }
@@ -302,8 +313,7 @@ impl Service {
             return Ok((found, Some(name)));
         }
         if !is_made && !may_write {
-            let message = format!("is no address of `{id}`, and a new one needs the scope `subscribers:write`");
-            return Err(Problem::new(Code::NotPermitted, "address", message).hint("leave out `subscriber`").into());
+            return Err(foreign_address(&id));
         }
         if found.devices.len() >= DEVICES_MAX {
             let message = format!("`{id}` has {DEVICES_MAX} devices already; no more fit");
@@ -330,6 +340,13 @@ impl Subject {
             Subject::Known(id, _) | Subject::Address(id, ..) => id,
         }
     }
+}
+
+/// One error for an unknown subscriber, for a request without an address, and for an address of others.
+fn foreign_address(id: &SubscriberId) -> ServiceError {
+    let message = format!("is no address of `{id}`, and another one needs the scope `subscribers:write`");
+    let hint = "give an address of the subscriber, or leave out `subscriber`";
+    Problem::new(Code::NotPermitted, "address", message).hint(hint).into()
 }
 
 /// Permission to request and confirm consents of others.

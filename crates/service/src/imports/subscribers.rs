@@ -155,7 +155,7 @@ impl LineKind for SubscriberLines {
                 Some(Ok(state)) => Some(state),
                 Some(Err(_)) => {
                     let problem = Problem::new(Code::UnknownValue, format!("device.{name}.state"), "is not a state");
-                    problems.push(problem.hint("states are active, disabled, bounced, failed"));
+                    problems.push(problem.hint("states are active, disabled, bounced, failed, pending"));
                     return None;
                 }
             };

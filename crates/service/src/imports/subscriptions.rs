@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use tocsin_delivery::TokenSigner;
 use tocsin_model::{
-    consent::EvidenceAddress,
+    consent::{ConsentState, EvidenceAddress},
     id::Name,
     lifecycle::ChangeOrigin,
     problem::{Code, Problem},
@@ -22,7 +22,7 @@ use super::lines::{
 };
 use crate::{
     Service,
-    consent_actor::{ConsentActor, evidence_address},
+    consent_actor::{ConsentActor, ConsentDraft, evidence_address},
     csv_cells,
     error::read_object,
     subscriptions::{self, Basis, Checked, Class, Draft, FilterDraft, ScheduleDraft, SubscriptionLine, Used},
@@ -150,6 +150,57 @@ impl SubscriptionLines {
     }
 }
 
+/// The columns of a consent.
+#[derive(Default)]
+struct ConsentCells {
+    state: Option<ConsentState>,
+    /// Whether the state is given, valid or not.
+    has_state: bool,
+    /// Proof, text, version and network address.
+    texts: [Option<String>; 4],
+    at: Option<Timestamp>,
+}
+
+impl ConsentCells {
+    fn take(&mut self, part: &str, cell: &str, problems: &mut Vec<Problem>) {
+        let path = format!("consent.{part}");
+        match part {
+            "state" => {
+                self.has_state = true;
+                match serde_json::from_value(serde_json::Value::from(cell)) {
+                    Ok(state) => self.state = Some(state),
+                    Err(_) => {
+                        let problem = Problem::new(Code::UnknownValue, path, format!("`{cell}` is not a state"));
+                        problems.push(problem.hint("states are pending, confirmed, withdrawn"));
+                    }
+                }
+            }
+            "at" => match cell.parse() {
+                Ok(at) => self.at = Some(at),
+                Err(error) => problems.push(
+                    Problem::new(Code::InvalidFormat, path, format!("is no time: {error}"))
+                        .param("format", "timestamp"),
+                ),
+            },
+            part => {
+                if let Some(at) = ["proof", "text", "version", "remote"].iter().position(|known| *known == part) {
+                    self.texts[at] = Some(cell.to_owned());
+                }
+            }
+        }
+    }
+
+    fn draft(self, problems: &mut Vec<Problem>) -> Option<ConsentDraft> {
+        let ConsentCells { state, has_state, texts: [proof, text, version, remote], at } = self;
+        let has_more = [&proof, &text, &version, &remote].into_iter().any(Option::is_some) || at.is_some();
+        if !has_state && has_more {
+            let problem = Problem::new(Code::Required, "consent.state", "is required where another part is given");
+            problems.push(problem.hint("give `confirmed`, `pending` or `withdrawn`"));
+        }
+        Some(ConsentDraft { state: state?, proof, at, text, version, remote })
+    }
+}
+
 impl LineKind for SubscriptionLines {
     type Item = Item;
     type Store = Facets;
@@ -183,6 +234,12 @@ impl LineKind for SubscriptionLines {
             "snoozed_until",
             "filter",
             "schedule",
+            "consent.state",
+            "consent.proof",
+            "consent.at",
+            "consent.text",
+            "consent.version",
+            "consent.remote",
         ];
         if let Some(field) = name.strip_prefix("values.") {
             // If lines name their classes, each line is checked separately.
@@ -198,6 +255,7 @@ impl LineKind for SubscriptionLines {
         let mut problems = Vec::new();
         let mut draft = Draft::default();
         let mut values: Vec<(&str, &str)> = Vec::new();
+        let mut consent = ConsentCells::default();
         for (name, cell) in header.iter().map(String::as_str).zip(cells) {
             let cell = csv_cells::unguarded(cell);
             if cell.is_empty() {
@@ -205,6 +263,10 @@ impl LineKind for SubscriptionLines {
             }
             if let Some(field) = name.strip_prefix("values.") {
                 values.push((field, cell));
+                continue;
+            }
+            if let Some(part) = name.strip_prefix("consent.") {
+                consent.take(part, cell, &mut problems);
                 continue;
             }
             match name {
@@ -226,6 +288,7 @@ impl LineKind for SubscriptionLines {
                 _ => {}
             }
         }
+        draft.consent = consent.draft(&mut problems);
         let class = self.class_of(draft.application.as_deref(), draft.class.as_deref())?;
         let value = |(field, cell): (&str, &str)| {
             let known = class.fields.position(field).map(|at| class.fields[at].kind);

@@ -109,7 +109,7 @@ impl FilterDraft {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WholeFilterDraft {
-    /// `cel`, `jmespath` or `event_pattern`; the first that the class allows if not given.
+    /// `cel`, `jmespath`, `event_pattern` or `notifybc`; the first that the class allows if not given.
     #[serde(default)]
     pub dialect: Option<String>,
     /// The text. An event pattern may also stand here as the JSON object that it is.
