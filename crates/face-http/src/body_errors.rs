@@ -1,16 +1,9 @@
 //! Errors that end a request body before its end.
 
-use std::time::Duration;
-
 use tocsin_service::{CredentialEnd, ServiceError};
 
 /// Bytes a second that a body which is read whole must arrive with, once it took longer than the pause it may make.
 pub(crate) const BODY_RATE_MIN: u64 = 1024;
-
-/// The body paused for too long.
-#[derive(Debug, thiserror::Error)]
-#[error("the body paused for more than {0:?}")]
-pub(crate) struct BodyIdle(pub(crate) Duration);
 
 /// The key of the request became invalid during the request.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,7 @@
 //! middleware (request id, metrics, response headers), the table of access requirements, its route and the service.
 //! Errors become problem details (RFC 9457), mapped in one file. The OpenAPI document is generated from the routes.
 
-mod compression; // 1e. response compression
+mod compression; // 1a. response compression
 mod credential; // 2d. ends long requests when their key becomes invalid
 mod edge; // 2. middleware of every request
 mod conditions; // 2f. `If-Match` by route
@@ -17,10 +17,6 @@ mod body_errors; // errors that end a request body
 mod request; // request extraction: caller, body, path, query, conditions
 mod routes; // 3. routes, one file per area
 mod responses; // responses that routes share
-mod framing; // 1d. strict framing, against request smuggling
-mod host; // 1a. the `Host` header
-mod seats; // 1b. connection limits
-mod write_timeout; // 1c. timeout of blocked writes
 mod scim; // 3a. SCIM 2.0: provisioning of users and groups
 mod serve; // 1. connections: limits, timeouts, drain
 mod options; // options of the face

@@ -30,6 +30,7 @@ use utoipa::openapi::{path::Operation, security::SecurityRequirement};
 use crate::{
     app::State,
     credential::{bind_request, bind_response},
+    pages,
     problems::Failure,
     rate_limits::{Left, Partition, address},
     request::{shown, visitor},
@@ -403,6 +404,9 @@ async fn admit(
             let ends = matches!(error, ServiceError::Unauthenticated(..)) && !request.body().is_end_stream();
             let mut response = match scim::is_scim_path(request.uri().path()) {
                 true => scim::refused(error),
+                false if path.as_deref().is_some_and(pages::is_page) => {
+                    pages::layout::Page::of(&state, request.headers(), None).failed(error)
+                }
                 false => Failure::from(error).into_response(),
             };
             if ends {

@@ -12,5 +12,10 @@ pub(crate) mod preferences; // the preference page
 pub(crate) mod confirm; // the confirmation page of a request for consent
 pub(crate) mod unsubscribe; // the unsubscribe page
 
+/// Whether the errors of a route are pages too: browsers of subscribers open it.
+pub(crate) fn is_page(route: &str) -> bool {
+    matches!(route, "/confirm/{token}" | "/p/{token}" | "/unsubscribe/{token}")
+}
+
 #[cfg(test)]
 mod tests;

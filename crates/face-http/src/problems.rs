@@ -11,6 +11,7 @@ use axum::{
     response::IntoResponse,
 };
 use serde::Serialize;
+use tocsin_http_server::idle_body::BodyIdle;
 use tocsin_model::problem::{CredentialError, Problem, first_of};
 use tocsin_service::ServiceError;
 use tocsin_sync::{SyncError, SyncLimit};
@@ -18,7 +19,7 @@ use utoipa::ToSchema;
 
 pub(crate) use self::codes::*;
 use crate::{
-    body_errors::{BodyIdle, CredentialEnded},
+    body_errors::CredentialEnded,
     error_codes::{ProblemCode, ProblemItem},
 };
 

@@ -1,41 +1,34 @@
 //! Connections: limits, timeouts and shutdown.
 
-use std::{
-    convert::Infallible,
-    future::Future,
-    pin::{Pin, pin},
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{convert::Infallible, future::Future, pin::pin, sync::Arc, time::Duration};
 
 use axum::{body::Body, http::Request, response::IntoResponse};
-use bytes::Bytes;
-use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tocsin_http_server::{
+    framing::StrictFraming,
+    host,
+    idle_body::IdleBody,
+    seats::{Seat, Seats},
+    write_timeout::WriteTimeout,
+};
 use tocsin_pace::rate_limit::network;
 use tocsin_service::Service;
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
-    time::{Instant, Sleep},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::App,
-    body_errors::BodyIdle,
-    compression,
-    framing::StrictFraming,
-    host, openapi,
+    compression, openapi,
     options::HttpOptions,
     problems::{Failure, MALFORMED_REQUEST},
     rate_limits::{Peer, RateLimits},
     request_metrics::Measures,
     routes,
-    seats::{Seat, Seats},
-    write_timeout::WriteTimeout,
 };
 
 /// Longest time for the head of a request of a connection beyond the limits.
@@ -168,45 +161,4 @@ fn reject_connection(mut stream: TcpStream) {
         };
         let _ = tokio::time::timeout(Duration::from_secs(1), polite).await;
     });
-}
-
-/// A body that ends with an error when it pauses for too long. The timer is only made when there is a pause.
-struct IdleBody {
-    body: Incoming,
-    idle: Duration,
-    pause: Option<Pin<Box<Sleep>>>,
-}
-
-impl IdleBody {
-    fn new(body: Incoming, idle: Duration) -> Self {
-        IdleBody { body, idle, pause: None }
-    }
-}
-
-impl HttpBody for IdleBody {
-    type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let this = &mut *self;
-        match Pin::new(&mut this.body).poll_frame(cx) {
-            Poll::Ready(frame) => {
-                this.pause = None;
-                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
-            }
-            Poll::Pending => {
-                let idle = this.idle;
-                let pause = this.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + idle)));
-                pause.as_mut().poll(cx).map(|()| Some(Err(BodyIdle(idle).into())))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

@@ -149,10 +149,16 @@ impl Page {
 
     /// The page for an error.
     pub(crate) fn failed(&self, error: ServiceError) -> Response {
-        if matches!(error, ServiceError::Missing(_)) {
-            return self.unknown_link();
+        match error {
+            ServiceError::Missing(_) => self.unknown_link(),
+            ServiceError::RateLimited { retry_after, .. } => self.too_many(retry_after),
+            error => self.refused(error.into()),
         }
-        let failure = Failure::from(error).into_response();
+    }
+
+    /// The page for a request that is refused.
+    pub(crate) fn refused(&self, failure: Failure) -> Response {
+        let failure = failure.into_response();
         let mut response = self.message(failure.status(), "failed.title", "failed.text");
         if let Some(after) = failure.headers().get(header::RETRY_AFTER) {
             response.headers_mut().insert(header::RETRY_AFTER, after.clone());

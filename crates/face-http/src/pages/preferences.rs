@@ -60,7 +60,10 @@ async fn submit(
     if let Err(wait) = app.pages.count_change(&token) {
         return Ok(page.too_many(wait));
     }
-    let form = Form::read(&app, &headers, body).await?;
+    let form = match Form::read(&app, &headers, body).await {
+        Ok(form) => form,
+        Err(failure) => return Ok(page.refused(failure)),
+    };
     let is_ours = app.service.is_form(&token, form.value("form").unwrap_or_default());
     let action = form.value("action").unwrap_or_default();
     let done = match action {

@@ -61,7 +61,10 @@ async fn submit(
         Err(error) => return Ok(Page::of(&app, &headers, None).failed(error)),
     };
     let failed = |error: ServiceError| Page::of(&app, &headers, application(&leave)).failed(error);
-    let form = Form::read(&app, &headers, body).await?;
+    let form = match Form::read(&app, &headers, body).await {
+        Ok(form) => form,
+        Err(failure) => return Ok(Page::of(&app, &headers, application(&leave)).refused(failure)),
+    };
     let Some(action) = form.value("action") else {
         // One click of a mail program or of the page. RFC 8058: no redirect.
         let undo = match app.service.unsubscribe(&leave).await {

@@ -14,6 +14,7 @@ use tocsin_service::{
     ServiceError,
     merges::Proof,
     page,
+    persons::ErasureProgress,
     subscribers::{DeviceDraft, Put},
 };
 use tocsin_store::records::SubscriberFilter;
@@ -284,7 +285,7 @@ async fn merge(
 }
 
 /// All data about a person: subscriber, subscriptions, evidence of consents, suppressions, reports; with the scope
-/// `inbox:read` also its inbox.
+/// `inbox:read` also its inbox, with `operations:read` its events and notifications, with `sync:read` its rows.
 #[utoipa::path(get, path = "/v1/subscribers/{id}/export", tag = "subscribers", params(("id" = String, Path)), responses((status = 200, body = serde_json::Value), Failures))]
 async fn export_person(
     State(app): State<Arc<App>>,
@@ -295,14 +296,17 @@ async fn export_person(
     Ok(json(StatusCode::OK, &found))
 }
 
-/// Erases a person: the subscriber, with everything that names it in the files of the records and the inbox. Evidence of
-/// consents stays without the person.
-#[utoipa::path(post, path = "/v1/subscribers/{id}/erase", tag = "subscribers", params(("id" = String, Path)), responses((status = 204), Failures))]
+/// Erases a person from the records, the inbox, the rows of collections and the journal. Evidence of consents stays
+/// without the person. 202: the rest follows when messages in delivery are answered.
+#[utoipa::path(post, path = "/v1/subscribers/{id}/erase", tag = "subscribers", params(("id" = String, Path)), responses((status = 202, body = serde_json::Value), (status = 204), Failures))]
 async fn erase_person(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(subscriber): Segments<String>,
 ) -> Result<Response, Failure> {
-    app.service.erase_person(&caller, &id::<SubscriberId>(&subscriber)?).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    let progress = app.service.erase_person(&caller, &id::<SubscriberId>(&subscriber)?).await?;
+    Ok(match progress {
+        ErasureProgress::Done => StatusCode::NO_CONTENT.into_response(),
+        ErasureProgress::Continues => json(StatusCode::ACCEPTED, &serde_json::json!({"complete": false})),
+    })
 }

@@ -24,7 +24,6 @@ use super::{
 };
 use crate::{
     app::App,
-    host,
     problems::Failure,
     request::{self, Authorized, SINGLE_BYTES_MAX, Segments, parts},
 };
@@ -82,7 +81,8 @@ impl FromRequestParts<Arc<App>> for Client {
         let Authorized(caller) = Authorized::from_request_parts(parts, app).await?;
         let missing = || ScimError::missing("there is no SCIM here; `ldap.scim = true` in the configuration opens it");
         let options = app.scim.as_ref().ok_or_else(missing)?;
-        let address = options.public_url.clone().unwrap_or_else(|| host::own_address(&parts.headers));
+        let address =
+            options.public_url.clone().unwrap_or_else(|| tocsin_http_server::host::own_address(&parts.headers));
         let base = format!("{}{ROOT}", address.trim_end_matches('/'));
         let requester = AuthzId { manages: true, dn: format!("key {}", caller.key()), ..AuthzId::default() };
         Ok(Client { caller, service: ScimService { directory: options.directory.clone(), base, requester } })

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
     broadcast::{BroadcastDraft, Per},
+    filter::{Dialect, Filter},
     id::{Name, SubscriberId, SubscriptionId},
     time::Timestamp,
 };
@@ -31,6 +32,10 @@ pub(crate) struct BroadcastDraftBody {
     /// The sender's filter: a CEL predicate over `sub`, `subscriber` and `event`, as in a rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     when: Option<String>,
+    /// The sender's filter over the parameters of subscriptions, in the dialect `jmespath` or `notifybc`; `when` must
+    /// hold too. `notifybc` reads the parameter `data`, and is not applied to a subscription without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    subscription_filter: Option<SenderFilterBody>,
     /// `subscriber` (default): one message for each subscriber, by the first of its subscriptions that match;
     /// `subscription`: one for each subscription.
     #[schema(value_type = String)]
@@ -72,6 +77,7 @@ impl From<BroadcastDraftBody> for BroadcastDraft {
             subscription: body.subscription,
             segment: body.segment,
             when: body.when,
+            subscription_filter: body.subscription_filter.map(Into::into),
             per: body.per,
             event_class: body.event_class,
             data: body.data,
@@ -91,6 +97,7 @@ impl From<BroadcastDraft> for BroadcastDraftBody {
             subscription: draft.subscription,
             segment: draft.segment,
             when: draft.when,
+            subscription_filter: draft.subscription_filter.map(Into::into),
             per: draft.per,
             event_class: draft.event_class,
             data: draft.data,
@@ -99,6 +106,30 @@ impl From<BroadcastDraft> for BroadcastDraftBody {
             starts_at: draft.starts_at,
             expires_at: draft.expires_at,
         }
+    }
+}
+
+/// The sender's filter of a broadcast.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = BroadcastSubscriptionFilter)]
+pub(crate) struct SenderFilterBody {
+    /// `jmespath` or `notifybc`.
+    #[schema(value_type = String)]
+    dialect: Dialect,
+    /// The predicate.
+    text: String,
+}
+
+impl From<SenderFilterBody> for Filter {
+    fn from(body: SenderFilterBody) -> Self {
+        Filter { dialect: body.dialect, text: body.text }
+    }
+}
+
+impl From<Filter> for SenderFilterBody {
+    fn from(filter: Filter) -> Self {
+        SenderFilterBody { dialect: filter.dialect, text: filter.text }
     }
 }
 
@@ -133,7 +164,8 @@ pub(crate) struct CountBody {
     channels: std::collections::BTreeMap<String, u64>,
     /// Number of subscriptions of the class that were examined.
     examined: u64,
-    /// Number of subscriptions whose filter does not fit the data; they are no recipients.
+    /// Number of subscriptions whose filter does not fit the data, or for which the sender's filter exceeds its step
+    /// limit; they are no recipients.
     unusable: u64,
     /// First recipients.
     sample: Vec<SampleRecipientBody>,

@@ -102,7 +102,7 @@ impl<'de> Deserialize<'de> for FilterDraftBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = WholeFilterDraft)]
 pub(crate) struct WholeFilterDraftBody {
-    /// `cel`, `jmespath` or `event_pattern`; the first that the class allows if not given.
+    /// `cel`, `jmespath`, `event_pattern` or `notifybc`; the first that the class allows if not given.
     #[serde(default)]
     dialect: Option<String>,
     /// The text. An event pattern may also stand here as the JSON object that it is.

@@ -124,6 +124,32 @@ async fn a_link_confirms_by_its_button_only() {
 }
 
 #[tokio::test]
+async fn a_person_who_unsubscribes_stays_so_when_an_operator_enables_the_subscription_again() {
+    let platform = letters().await;
+    request(&platform, &platform.key, &form("ann@example.org")).await;
+    let signer = TokenSigner::new(&platform.secret);
+    let confirm = format!("/confirm/{}", signer.consent().link(link(1)));
+    assert_eq!(browse(&platform, "POST", &confirm).await.0, 200);
+    let switch = async |enabled: bool| {
+        let patch =
+            platform.request("PATCH", "/v1/subscriptions/s-1").header("content-type", "application/merge-patch+json");
+        answer(patch.body(json!({ "enabled": enabled }).to_string())).await.0
+    };
+    assert_eq!(switch(false).await, 200);
+    assert_eq!(state(&platform, 1).await, (json!("confirmed"), false));
+    let leave = format!("/unsubscribe/{}", signer.token(SubscriptionId(1)));
+    assert_eq!(browse(&platform, "POST", &leave).await.0, 200);
+    assert_eq!(switch(true).await, 422);
+    assert_eq!(state(&platform, 1).await, (json!("withdrawn"), false));
+    let (_, found) = platform.get("/v1/subscriptions/s-1/consent").await;
+    let last = found["evidence"].as_array().and_then(|all| all.last()).expect("evidence");
+    assert_eq!(
+        (&last["act"], &last["way"], &last["address"]),
+        (&json!("withdrawn"), &json!("link"), &json!("ann@example.org"))
+    );
+}
+
+#[tokio::test]
 async fn strangers_do_not_learn_who_is_subscribed() {
     let platform = letters().await;
     let (_, key) = platform.make_key(&["consent:request"]).await;
@@ -179,15 +205,29 @@ async fn a_key_of_a_form_may_request_and_confirm_only() {
         form[name] = json!(value);
         form
     };
-    let (status, body) = request(&platform, &key, &with("subscriber", "alice")).await;
-    assert_eq!((status.as_u16(), &body["problems"][0]["code"]), (422, &json!("not_permitted")), "{body}");
+    // One error for an address of others, an unknown subscriber, and a known one without an address.
+    let mut errors = Vec::new();
+    for (id, address) in [("alice", json!("mallory@example.org")), ("zoe", json!("alice@example.org"))] {
+        let named = json!({"application": "letters", "class": "weekly", "subscriber": id, "channel": "email",
+            "address": address});
+        let unnamed = json!({"application": "letters", "class": "weekly", "subscriber": id});
+        for form in [named, unnamed] {
+            let (status, body) = request(&platform, &key, &form).await;
+            assert_eq!((status.as_u16(), &body["problems"][0]["code"]), (422, &json!("not_permitted")), "{body}");
+            errors.push(body["problems"].to_string().replace(id, "ID"));
+        }
+    }
+    errors.dedup();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let long = "x".repeat(5_000);
+    let (status, body) = request(&platform, &key, &with("text", &long)).await;
+    assert_eq!((status.as_u16(), &body["problems"][0]["code"]), (422, &json!("too_long")), "{body}");
     assert_eq!(request(&platform, &key, &with("code", "12345")).await.0, 403);
     for (name, value, code) in [
         ("class", "open", "not_applicable"),
         ("class", "none", "unknown_reference"),
         ("channel", "pigeon", "unknown_reference"),
         ("locale", "!", "invalid_format"),
-        ("subscriber", "zoe", "unknown_reference"),
     ] {
         let mut form = with(name, value);
         form["values"] = json!({});
@@ -297,4 +337,53 @@ async fn an_import_keeps_consents_with_their_proof() {
             r#""f" "confirmed" true"#
         ]
     );
+}
+
+#[tokio::test]
+async fn csv_has_columns_for_consents_and_exports_have_their_state() {
+    let platform = letters().await;
+    let alice = r#"{"id":"alice","devices":{"email":{"channel":"email","address":"alice@example.org"}}}"#;
+    platform.post("/v1/subscribers", "application/json", alice).await;
+    let lines = [
+        "subscriber,key,consent.state,consent.proof,consent.at,consent.version,consent.remote",
+        "alice,a,confirmed,list of 2019 line 17,2019-05-01T00:00:00Z,2018-01,192.0.2.7",
+        "alice,b,confirmed,,,,",
+        "alice,c,,,,,",
+        "alice,d,agreed,call,,,",
+        "alice,e,,call,,,",
+        "alice,f,confirmed,call,yesterday,,",
+        "alice,g,withdrawn,,,,",
+    ];
+    let path = "/v1/import/subscriptions?application=letters&class=weekly";
+    let (status, body) = platform.post(path, "text/csv", &lines.join("\n")).await;
+    let lines = body.as_str().expect("lines").lines().filter(|line| !line.is_empty());
+    let answers: Vec<Json> = lines.map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let refused: Vec<String> = answers
+        .iter()
+        .filter_map(|answer| Some((answer["line"].as_u64()?, answer["error"]["problems"].as_array()?)))
+        .flat_map(|(line, problems)| problems.iter().map(move |problem| format!("{line} {}", problem["path"])))
+        .collect();
+    assert_eq!(status, 200, "{body}");
+    let expected = [r#"3 "consent.proof""#, r#"5 "consent.state""#, r#"6 "consent.state""#, r#"7 "consent.at""#];
+    assert_eq!(refused.iter().collect::<std::collections::BTreeSet<_>>(), expected.map(str::to_owned).iter().collect());
+    let (_, shown) = platform.get("/v1/subscriptions/s-1/consent").await;
+    let evidence = &shown["evidence"][0];
+    let found = ["way", "proof", "at", "version", "remote"].map(|part| evidence[part].as_str().unwrap_or_default());
+    assert_eq!(found, ["import", "list of 2019 line 17", "2019-05-01T00:00:00Z", "2018-01", "192.0.2.7"]);
+
+    // What is exported can be imported: the states stay.
+    let (_, exported) = platform.get("/v1/export/subscriptions?format=csv&application=letters&class=weekly").await;
+    let exported = exported.as_str().expect("text").to_owned();
+    assert!(exported.lines().next().expect("a header").contains(",consent.state,"), "{exported}");
+    let (_, again) = platform.post("/v1/import/subscriptions", "text/csv", &exported).await;
+    assert_eq!((&again["stored"], &again["failed"]), (&json!(3), &json!(0)), "{again}");
+    let (_, list) = platform.get("/v1/subscriptions?limit=10").await;
+    let mut states: Vec<String> = list["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|item| format!("{} {}", item["key"], item["consent"]["state"]))
+        .collect();
+    states.sort();
+    assert_eq!(states, [r#""a" "confirmed""#, r#""c" "pending""#, r#""g" "withdrawn""#]);
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 use reqwest::{Client, Response, redirect::Policy};
 use serde_json::{Value as Json, json};
 use tocsin_delivery::{PreferencesLink, Sealed, TokenSigner};
+use tocsin_face_http::{HttpOptions, RateLimit};
 use tocsin_model::{
     id::{SubscriberId, SubscriptionId},
     time::Timestamp,
 };
+use tocsin_store::journal::JournalOptions;
 
 use crate::platform::Platform;
 
@@ -399,6 +401,50 @@ async fn changes_through_one_link_are_rate_limited() {
     }
     assert!(limited > 0, "60 changes at once are too many");
     assert_eq!(pages.get(&pages.page).await.0, 200, "reading is not limited by them");
+    pages.stop().await;
+}
+
+#[tokio::test]
+async fn the_errors_of_a_page_are_pages() {
+    let options = HttpOptions { address_rate: RateLimit::new(1, 3), ..HttpOptions::default() };
+    let platform = Platform::with(options, JournalOptions::default()).await;
+    let browser = Client::builder().redirect(Policy::none()).build().expect("a client");
+    for path in ["/p/x", "/unsubscribe/x", "/confirm/x"] {
+        let url = format!("{}{path}", platform.address);
+        let mut refused = None;
+        for _ in 0..5 {
+            let response = browser.get(&url).header("accept-language", "de").send().await.expect("an answer");
+            if response.status().as_u16() == 429 {
+                refused = Some(response);
+                break;
+            }
+        }
+        let response = refused.unwrap_or_else(|| panic!("{path}: five requests are more than one a second"));
+        assert!(response.headers().contains_key("retry-after") && response.headers().contains_key("ratelimit"));
+        for (name, value) in [
+            ("content-type", "text/html; charset=utf-8"),
+            ("cache-control", "no-store"),
+            ("referrer-policy", "no-referrer"),
+            ("x-robots-tag", "noindex, nofollow, noarchive"),
+            ("content-language", "de"),
+        ] {
+            assert_eq!(response.headers()[name], value, "{path}");
+        }
+        assert!(response.text().await.expect("text").contains("<html lang=\"de\">"), "{path}");
+    }
+    drop(browser);
+    platform.stop().await;
+
+    // A form beyond the limit of its size.
+    let pages = Pages::start().await;
+    let large = "x".repeat(300 * 1024);
+    for path in [&pages.page, &pages.unsubscribe_link(1)] {
+        let response = pages.send("POST", path, &[("action", &large)], "fr").await;
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["content-language"]),
+            (413, &"fr".parse().expect("a value"))
+        );
+    }
     pages.stop().await;
 }
 

@@ -3,10 +3,16 @@
 mod mail; // SES, SendGrid, Mailgun, Postmark, Brevo
 mod sms; // Twilio, Vonage, MessageBird, Sinch, Standard Webhooks
 
-use std::{fs, path::PathBuf, sync::Arc};
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{Arc, LazyLock},
+};
 
 use parking_lot::Mutex;
+use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256};
 use reqwest::Method;
+use rsa::{RsaPrivateKey, pkcs8::EncodePrivateKey, rand_core::OsRng};
 use serde_json::{Value as Json, json};
 use tocsin_model::{
     id::{NotificationId, SubscriberNumber},
@@ -28,9 +34,26 @@ pub struct Fetched(pub Arc<Mutex<Vec<String>>>);
 impl Fetch for Fetched {
     async fn fetch(&self, url: &str) -> Result<Vec<u8>, String> {
         self.0.lock().push(url.to_owned());
-        Ok(file("providers/sns-test-certificate.pem"))
+        Ok(SNS.certificate.clone())
     }
 }
+
+/// Key and certificate that sign the messages of SNS.
+struct SnsKey {
+    /// PKCS #8.
+    key: Vec<u8>,
+    /// PEM.
+    certificate: Vec<u8>,
+}
+
+static SNS: LazyLock<SnsKey> = LazyLock::new(|| {
+    let key = RsaPrivateKey::new(&mut OsRng, 2_048).expect("a key").to_pkcs8_der().expect("DER").as_bytes().to_vec();
+    let der = rustls::pki_types::PrivatePkcs8KeyDer::from(key.clone());
+    let signer = KeyPair::from_pkcs8_der_and_sign_algo(&der, &PKCS_RSA_SHA256).expect("a key for a certificate");
+    let certificate =
+        CertificateParams::new(vec!["sns.amazonaws.com".to_owned()]).expect("a name").self_signed(&signer);
+    SnsKey { key, certificate: certificate.expect("a certificate").pem().into_bytes() }
+});
 
 fn file(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../testdata/feedback").join(name);

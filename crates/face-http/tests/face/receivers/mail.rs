@@ -14,7 +14,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{Sent, Shop, assert_refusals, file, json_file, now};
+use super::{SNS, Sent, Shop, assert_refusals, json_file, now};
 
 const ALICE: &str = "alice@example.org";
 const TOPIC: &str = "arn:aws:sns:eu-central-1:123456789012:ses-feedback";
@@ -207,9 +207,7 @@ async fn feedback_of_brevo_suppresses_the_device_of_its_notification() {
 
 /// A message of SNS, signed by the key of the tests.
 fn sns(message: &str, kind: &str, id: &str, at: i64, topic: &str) -> Sent {
-    let pem = String::from_utf8(file("providers/sns-test-key.pem")).expect("text");
-    let der: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();
-    let key = RsaKeyPair::from_pkcs8(&BASE64_STANDARD.decode(der).expect("Base64")).expect("a key");
+    let key = RsaKeyPair::from_pkcs8(&SNS.key).expect("a key");
     let at = rfc3339(at);
     let url = "https://sns.eu-central-1.amazonaws.com/?Action=ConfirmSubscription&Token=2336412f37";
     let mut members =
@@ -258,6 +256,7 @@ async fn a_topic_of_sns_is_confirmed_once_and_only_if_it_is_the_configured_one()
     let confirmation = |topic: &str| sns("Confirm", "SubscriptionConfirmation", "c-1", now(), topic);
     let foreign = TOPIC.replace("123456789012", "999999999999");
     assert_eq!(shop.refused(&confirmation(&foreign)).await, (403, "webhook_topic".to_owned()));
+    assert_eq!(shop.platform.fetched.0.lock().len(), 0, "nothing is requested for another topic");
     let elsewhere = String::from_utf8(confirmation(TOPIC).body).expect("text");
     let elsewhere = elsewhere
         .replace("SigningCertURL\":\"https://sns.eu-central-1.amazonaws.com", "SigningCertURL\":\"https://example.net");

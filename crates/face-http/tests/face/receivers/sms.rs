@@ -1,5 +1,7 @@
 //! Callbacks of SMS providers: receipts and keywords, in their captured forms, signed anew.
 
+use std::sync::Arc;
+
 use base64::{
     Engine,
     prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
@@ -7,8 +9,9 @@ use base64::{
 use reqwest::Method;
 use ring::{digest, hmac};
 use serde_json::{Value as Json, json};
+use tocsin_service::receivers::{Receivers, Webhook};
 
-use super::{PATH, Sent, Shop, assert_refusals, file, json_file, now};
+use super::{Fetched, PATH, Sent, Shop, assert_refusals, file, json_file, now};
 
 const NUMBER: &str = "+491701234567";
 const SECRET: &str = "a secret of the account";
@@ -307,6 +310,31 @@ async fn stop_ends_messages_of_its_channel_and_start_undoes_only_that() {
         let (status, _) = shop.send(&reply("STOP", "5", now())).await;
         assert!(status == 200 && shop.platform.get(&path).await.0 == 200, "{name}: a new reply stops again");
         shop.lift(&path).await;
+    }
+}
+
+#[tokio::test]
+async fn a_start_lifts_no_later_stop_when_it_is_repeated_after_a_restart() {
+    for provider in providers() {
+        let name = provider.name;
+        let shop = shop(&provider).await;
+        let reply = |content: &str, event: &str| (provider.reply)(&Values { content, event, at: now() });
+        let (start, path) = (reply("START", "2"), format!("/v1/suppressions/channels/shop/out/{NUMBER}"));
+        for sent in [&reply("STOP", "1"), &start, &reply("STOP", "3")] {
+            assert_eq!(shop.send(sent).await.0, 200, "{name}");
+        }
+        assert_eq!(shop.platform.get(&path).await.0, 200, "{name}");
+        // Receivers of a new process remember no keys.
+        let service = shop.platform.service.clone();
+        let url = Some("https://tocsin.example".to_owned());
+        let restarted = Receivers::new(service, Arc::new(Fetched::default()), url);
+        let headers: Vec<_> = start.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let query = start.path.split_once('?').map(|(_, query)| query);
+        let webhook = Webhook { is_get: start.method == Method::GET, query, headers: &headers, body: &start.body };
+        let received =
+            restarted.receive("shop", "out", &webhook).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(received.is_repeated && received.applied == 0, "{name}: {received:?}");
+        assert_eq!(shop.platform.get(&path).await.0, 200, "{name}: the later STOP holds");
     }
 }
 
