@@ -60,6 +60,8 @@ pub enum Command {
     Events(events::Args),
     /// Import subscribers, subscriptions or suppressions
     Import(import::Args),
+    /// Import the records of a NotifyBC installation
+    Notifybc(notifybc::Args),
     /// Export definitions, subscribers or subscriptions
     Export(export::Args),
     /// Check, apply and manage exchanges
@@ -179,6 +181,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "unsubscribe",
             "feedback",
             "import",
+            "notifybc",
             "export",
             "directory",
             "inbox",
@@ -322,6 +325,7 @@ impl Cli {
             Command::Publish(args) => args.run(terminal, &client()?).await,
             Command::Events(args) => args.run(terminal, &client()?).await,
             Command::Import(args) => args.run(terminal, &client()?).await,
+            Command::Notifybc(args) => args.run(terminal, &configuration).await,
             Command::Export(args) => args.run(terminal, &client()?).await,
             Command::Exchange(args) => args.run(terminal, &client()?).await,
             Command::Messages(args) => args.run(terminal, &client()?).await,

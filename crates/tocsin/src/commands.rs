@@ -21,6 +21,7 @@ pub mod drain;
 pub mod endpoints;
 pub mod exchange;
 pub mod messages;
+pub mod notifybc;
 pub mod events;
 pub mod example;
 pub mod export;

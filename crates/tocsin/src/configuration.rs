@@ -31,6 +31,8 @@ pub struct Configuration {
     pub http: Http,
     /// LDAP face and directory.
     pub ldap: Ldap,
+    /// NotifyBC interface.
+    pub notifybc: Notifybc,
     /// Store of applications, subscribers, subscriptions and keys.
     pub records: Records,
     /// Store of events, notifications and receipts.
@@ -143,6 +145,18 @@ impl Default for Http {
             streams_max: 5_000,
         }
     }
+}
+
+/// NotifyBC interface.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Notifybc {
+    /// NotifyBC configuration document, a JSON file. Its keys `host` and `port` are the listening address. Empty: there
+    /// is no NotifyBC interface.
+    pub config: PathBuf,
+    /// Whether a GET of an unsubscription link unsubscribes at once, as in NotifyBC. Otherwise it shows a page that
+    /// asks first, since link scanners of mail servers fetch links. `confirmOnGet` of a configuration has precedence.
+    pub strict: bool,
 }
 
 /// LDAP face and directory.

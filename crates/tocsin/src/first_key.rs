@@ -50,7 +50,7 @@ impl From<ServiceError> for FirstKeyError {
 }
 
 /// Replaces the file atomically, with mode 0600 from the beginning.
-fn write_private(path: &Path, key: &str) -> io::Result<()> {
+pub(crate) fn write_private(path: &Path, key: &str) -> io::Result<()> {
     let new = path.with_extension("key.new");
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

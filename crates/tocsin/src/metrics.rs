@@ -398,6 +398,9 @@ pub const STEPS: &[Metric] = &[
     ),
     counter("tocsin_subscriber_merges_total", "", "Subscribers merged into others."),
     counter("tocsin_subscriber_erasures_total", "", "Persons erased."),
+    counter("tocsin_notifybc_broadcasts_total", "", "Broadcasts started by clients of the NotifyBC interface."),
+    counter("tocsin_erasure_batches_total", "kind", "Batches rewritten by erasures of persons, by their kind."),
+    gauge("tocsin_subscriber_erasures_waiting", "", "Erasures that are not finished."),
     counter(
         "tocsin_consent_requests_total",
         "result",

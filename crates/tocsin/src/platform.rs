@@ -14,6 +14,7 @@ use std::{
 mod feedback; // return addresses, and the server that accepts mail to them
 mod ldap; // directory and its LDAP face
 mod memory; // memory use and limit of the process
+mod notifybc; // NotifyBC interface
 mod receivers; // receivers of webhooks
 mod sync; // replicated rows of devices
 
@@ -61,6 +62,7 @@ use tocsin_store::{
 use tokio::{net::TcpListener, sync::Mutex, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
+use self::notifybc::RunningNotifybc;
 use crate::{
     configuration::{self, Configuration, Passable, Period},
     failure::{Failure, Outcome, read_text_file},
@@ -87,6 +89,7 @@ pub struct RunningServer {
     exchanges: Arc<Exchanges>,
     face: Mutex<JoinHandle<std::io::Result<()>>>,
     ldap_face: Mutex<Option<JoinHandle<()>>>,
+    notifybc: Mutex<Option<RunningNotifybc>>,
     raising: Mutex<JoinHandle<()>>,
     stopping: CancellationToken,
     exporter: Mutex<Option<Exporter>>,
@@ -416,6 +419,7 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
         .map_err(|error| Failure::failed("cannot read the address of a socket").because(&error))?;
     let feedback_listener = feedback::listen(&configuration.feedback).await?;
     let ldap_doors = ldap::listen(&configuration.ldap).await?;
+    let notifybc_listener = notifybc::listen(&configuration.notifybc).await?;
     let (stored, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
     let records: Arc<dyn Records> = stored.clone();
     let mail_channels = ldap::CurrentMailChannels::stored(&*records).await?;
@@ -468,6 +472,7 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     };
     let watch = saturation::watch(&configuration.capacity)?;
     let version = env!("CARGO_PKG_VERSION");
+    let documents = records.clone();
     let parts = tocsin_service::Parts {
         records,
         journal: journal.clone(),
@@ -490,6 +495,7 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     let programs = Programs { allow: configuration.delivery.allow_programs.clone() };
     replicas.set_conflict_resolver(Arc::new(sync::AllowedPrograms::new(programs)));
     replicas.set_subscriber_editor(Arc::new(sync::ServiceEditor(service.clone())));
+    service.set_person_rows(Arc::new(sync::CollectionRows(Arc::downgrade(&replicas))));
     let public = public_url(&configuration.http.public_url)?;
     let webhooks = receivers::open(service.clone(), &networks(&configuration)?, &files(&configuration), public)?;
     let rate = |per_second| RateLimit::new(per_second, configuration.http.requests_burst_seconds);
@@ -517,8 +523,15 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     let stopping = CancellationToken::new();
     saturation::start(watch, counted, pipeline.clone(), folder.clone(), stopping.clone());
     sync::run_maintenance(&replicas, stopping.clone());
+    tokio::spawn(service.clone().run_erasures(stopping.clone()));
     let raising = sync::raise_events(&replicas, pipeline.clone(), journal, stopping.clone());
     let ldap_face = ldap.map(|prepared| ldap::start(prepared, service.clone(), stopping.clone()));
+    let notifybc = match notifybc_listener {
+        Some(prepared) => {
+            Some(notifybc::start(prepared, &configuration, service.clone(), documents, stopping.clone()).await?)
+        }
+        None => None,
+    };
     let feedback = feedback_listener.map(|prepared| feedback::start(prepared, service.clone())).transpose()?;
     let feedback_address = feedback.as_ref().map(Server::address);
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
@@ -534,6 +547,7 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
         exchanges,
         face,
         ldap_face,
+        notifybc: Mutex::new(notifybc),
         raising: Mutex::new(raising),
         stopping,
         exporter,
@@ -712,6 +726,9 @@ impl RunningServer {
         // Mails in progress are stored while the stores are open.
         if let Some(feedback) = self.feedback.lock().await.take() {
             feedback.close(patience).await;
+        }
+        if let Some(notifybc) = self.notifybc.lock().await.take() {
+            notifybc.stop(patience).await;
         }
         let mut face = self.face.lock().await;
         let (_, finished, exchanged) = tokio::join!(

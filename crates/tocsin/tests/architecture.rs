@@ -177,12 +177,13 @@ fn model_and_matching_know_no_clock_and_do_no_io() {
         "tokio::",
         "SystemClock",
     ];
-    let within = ["model", "matching", "capacity", "feedback"];
+    let within = ["model", "matching", "capacity", "feedback", "notifybc"];
     let found = lines_with(&sources(), &texts, |source| match within.contains(&source.crate_name()) {
         true => &source.product,
         false => "",
     });
-    let wall = "tocsin-model, -matching, -capacity and -feedback read no clock and do no I/O; time is an argument";
+    let wall =
+        "tocsin-model, -matching, -capacity, -feedback and -notifybc read no clock and do no I/O; time is an argument";
     check(wall, found.into_keys().collect(), &[]);
 }
 

@@ -26,7 +26,7 @@ enum Action {
         #[arg(value_name = "SUBSCRIBER")]
         id: String,
     },
-    /// Erase a person from the records and the inbox
+    /// Erase a person from all databases
     Erase {
         /// Subscriber
         #[arg(value_name = "SUBSCRIBER")]
@@ -321,8 +321,15 @@ impl Args {
                 if !yes && !terminal.confirm(&question)? {
                     return Err(Failure::usage("the erasure is not confirmed; repeat the command with --yes"));
                 }
-                client.post(&format!("{}/erase", path_of(&id)), &json!({})).await?;
-                Ok(terminal.line(format_args!("subscriber {} erased", printable(&id)))?)
+                let answer = client.post(&format!("{}/erase", path_of(&id)), &json!({})).await?;
+                let id = printable(&id);
+                match answer["complete"].as_bool() {
+                    Some(false) => terminal.line(format_args!(
+                        "the erasure of the subscriber {id} continues when messages in delivery are answered"
+                    ))?,
+                    _ => terminal.line(format_args!("subscriber {id} erased"))?,
+                }
+                Ok(())
             }
             Action::Devices { what } => what.run(terminal, client).await,
             Action::VerificationToken { subscriber, device, expires_in } => {

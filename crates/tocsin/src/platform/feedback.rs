@@ -79,7 +79,7 @@ pub(super) async fn listen(options: &Feedback) -> Outcome<Option<FeedbackListene
     });
     let complaints = complaints.collect::<Outcome<_>>()?;
     let host = if options.host.is_empty() { domain } else { &options.host };
-    let access = Access { tls: tls(&options.tls_certificate, &options.tls_key)?, require_tls: false, login: None };
+    let access = Access { tls: tls(&options.tls_certificate, &options.tls_key)?, ..Access::default() };
     let listener = TcpListener::bind(&options.listen).await.map_err(|error| {
         let text = &options.listen;
         let what = format!("cannot listen for feedback at `{text}`; check feedback.listen, and that the port is free");

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -17,16 +17,16 @@ use tocsin_model::{
     application::row_source,
     collection::{Process, Stamp},
     event::EventPacker,
-    id::{Name, SubscriberId},
+    id::{Name, SubscriberId, SubscriberNumber},
     problem::Problem,
     value::Value,
 };
 use tocsin_pipeline::{Pipeline, Submission};
-use tocsin_service::{Service, ServiceError, own::Owner};
+use tocsin_service::{Service, ServiceError, own::Owner, persons::PersonRows};
 use tocsin_store::{
     error::StoreError,
     inbox::Inbox,
-    journal::{Checkpoints, Mark},
+    journal::{Checkpoints, Mark, PersonNames},
     records::Records,
     sqlite::collections::{CollectionsOptions, SqliteCollections},
 };
@@ -200,6 +200,26 @@ impl Intake for JournalIntake {
         };
         self.pipeline.accept(submission).await.map_err(later)?;
         Ok(unfit)
+    }
+}
+
+/// Rows of persons in the collections. Weak, since the replicas hold the service that holds this.
+pub struct CollectionRows(pub Weak<Replicas>);
+
+impl CollectionRows {
+    fn replicas(&self) -> Result<Arc<Replicas>, StoreError> {
+        self.0.upgrade().ok_or_else(|| StoreError::unavailable("the server stops"))
+    }
+}
+
+#[async_trait]
+impl PersonRows for CollectionRows {
+    async fn erase(&self, person: SubscriberNumber, names: &PersonNames) -> Result<(), StoreError> {
+        self.replicas()?.erase_person(person, names).await.map_err(StoreError::unavailable)
+    }
+
+    async fn naming(&self, names: &PersonNames) -> Result<Vec<(String, String, String)>, StoreError> {
+        self.replicas()?.rows_naming(names).await.map_err(StoreError::unavailable)
     }
 }
 

@@ -6,7 +6,7 @@ use axum::{
     Router,
     body::Bytes,
     extract::State,
-    http::{HeaderMap, Uri},
+    http::{HeaderMap, StatusCode, Uri},
 };
 use parking_lot::Mutex;
 
@@ -19,6 +19,7 @@ pub struct Hooks {
     pub port: u16,
     answer: &'static str,
     received: Arc<Mutex<Vec<Request>>>,
+    refused: Arc<Mutex<Vec<String>>>,
 }
 
 impl Hooks {
@@ -26,10 +27,15 @@ impl Hooks {
     pub async fn start(answer: &'static str) -> Hooks {
         let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = socket.local_addr().expect("an address").port();
-        let hooks = Hooks { port, answer, received: Arc::default() };
+        let hooks = Hooks { port, answer, received: Arc::default(), refused: Arc::default() };
         let router = Router::new().fallback(receive).with_state(hooks.clone());
         tokio::spawn(async move { axum::serve(socket, router).await });
         hooks
+    }
+
+    /// Answers requests whose URI contains this text with 400 from now on.
+    pub fn set_refused(&self, part: &str) {
+        self.refused.lock().push(part.to_owned());
     }
 
     /// All requests so far.
@@ -38,7 +44,8 @@ impl Hooks {
     }
 }
 
-async fn receive(State(hooks): State<Hooks>, uri: Uri, headers: HeaderMap, body: Bytes) -> &'static str {
+async fn receive(State(hooks): State<Hooks>, uri: Uri, headers: HeaderMap, body: Bytes) -> (StatusCode, &'static str) {
+    let is_refused = hooks.refused.lock().iter().any(|part| uri.to_string().contains(part.as_str()));
     hooks.received.lock().push((uri.to_string(), headers, body));
-    hooks.answer
+    (if is_refused { StatusCode::BAD_REQUEST } else { StatusCode::OK }, hooks.answer)
 }

@@ -18,8 +18,11 @@ use tokio::{
 /// Received mail: envelope and text.
 #[derive(Debug, Clone)]
 pub struct Mail {
+    pub from: String,
     pub to: Vec<String>,
     pub text: String,
+    /// Time of its end.
+    pub received: std::time::Instant,
 }
 
 impl Mail {
@@ -43,6 +46,8 @@ pub struct Mails {
     mails: Arc<Mutex<Vec<Mail>>>,
     count: watch::Sender<usize>,
     closed: Arc<AtomicBool>,
+    refused: Arc<Mutex<BTreeSet<String>>>,
+    deferred: Arc<Mutex<HashMap<String, usize>>>,
 }
 
 impl Mails {
@@ -54,6 +59,8 @@ impl Mails {
             mails: Arc::default(),
             count: watch::Sender::new(0),
             closed: Arc::default(),
+            refused: Arc::default(),
+            deferred: Arc::default(),
         };
         let server = mails.clone();
         tokio::spawn(async move {
@@ -71,6 +78,30 @@ impl Mails {
     /// While closed, every mail gets 451.
     pub fn set_closed(&self, closed: bool) {
         self.closed.store(closed, Ordering::SeqCst);
+    }
+
+    /// Refuses an address at RCPT from now on with 550 5.1.1, or accepts it again.
+    pub fn set_refused(&self, address: &str, is_refused: bool) {
+        let mut refused = self.refused.lock();
+        match is_refused {
+            true => refused.insert(address.to_owned()),
+            false => refused.remove(address),
+        };
+    }
+
+    /// Defers the next attempts for an address at RCPT with 451 4.3.0.
+    pub fn set_deferred(&self, address: &str, attempts: usize) {
+        self.deferred.lock().insert(address.to_owned(), attempts);
+    }
+
+    fn is_deferred(&self, address: &str) -> bool {
+        match self.deferred.lock().get_mut(address) {
+            Some(attempts) if *attempts > 0 => {
+                *attempts -= 1;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// All mails so far.
@@ -123,7 +154,7 @@ impl Mails {
         let (reader, mut writer) = stream.into_split();
         let mut lines = BufReader::new(reader);
         writer.write_all(b"220 sink\r\n").await?;
-        let mut to = Vec::new();
+        let (mut from, mut to) = (String::new(), Vec::new());
         loop {
             let mut line = String::new();
             if lines.read_line(&mut line).await? == 0 {
@@ -131,20 +162,32 @@ impl Mails {
             }
             let upper = line.to_ascii_uppercase();
             let closed = self.closed.load(Ordering::SeqCst);
+            if upper.starts_with("MAIL FROM:") {
+                from = line[10..].split('>').next().unwrap_or_default().trim_start_matches(['<', ' ']).to_owned();
+            }
             let answer = if upper.starts_with("EHLO") {
                 "250-sink\r\n250-PIPELINING\r\n250-8BITMIME\r\n250 SMTPUTF8\r\n"
             } else if upper.starts_with("MAIL") && closed {
                 "451 not now\r\n"
             } else if upper.starts_with("RCPT TO:") {
-                let address = line[8..].split('>').next().unwrap_or_default();
-                to.push(address.trim_start_matches(['<', ' ']).to_owned());
-                if closed { "451 not now\r\n" } else { "250 ok\r\n" }
-            } else if upper.starts_with("DATA") && closed {
+                let address = line[8..].split('>').next().unwrap_or_default().trim_start_matches(['<', ' ']);
+                if closed {
+                    "451 not now\r\n"
+                } else if self.refused.lock().contains(address) {
+                    "550 5.1.1 the mailbox does not exist\r\n"
+                } else if self.is_deferred(address) {
+                    "451 4.3.0 try again later\r\n"
+                } else {
+                    to.push(address.to_owned());
+                    "250 ok\r\n"
+                }
+            } else if upper.starts_with("DATA") && (closed || to.is_empty()) {
                 "503 no recipients\r\n"
             } else if upper.starts_with("DATA") {
                 writer.write_all(b"354 go on\r\n").await?;
                 let text = read_data(&mut lines).await?;
-                self.mails.lock().push(Mail { to: std::mem::take(&mut to), text });
+                let (from, to) = (std::mem::take(&mut from), std::mem::take(&mut to));
+                self.mails.lock().push(Mail { from, to, text, received: std::time::Instant::now() });
                 self.count.send_modify(|count| *count += 1);
                 "250 kept\r\n"
             } else if upper.starts_with("QUIT") {

@@ -7,6 +7,7 @@ pub mod ldap;
 pub mod mails;
 pub mod postfix;
 pub mod push;
+pub mod socket_map;
 
 use std::{
     fs,
