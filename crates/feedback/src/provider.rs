@@ -23,7 +23,7 @@ use crate::{
     addresses,
     classify::classify,
     excerpt::{comparable, excerpt, start},
-    feedback::{Class, EnhancedStatus, Feedback, Format, Report},
+    feedback::{Action, Class, EnhancedStatus, Feedback, Format, Report},
     limits::Limits,
     signals::Signals,
 };
@@ -160,6 +160,7 @@ struct EventParts<'a> {
     key: String,
     reference: Option<&'a str>,
     at: Option<Timestamp>,
+    action: Option<Action>,
 }
 
 impl EventParts<'_> {
@@ -176,7 +177,7 @@ impl EventParts<'_> {
             class,
             rule,
             recipient: Mailbox::parse(self.recipient).ok(),
-            action: None,
+            action: self.action,
             status: signals.status,
             reply: signals.reply,
             diagnostic: excerpt(self.diagnostic, bytes_max),

@@ -8,7 +8,7 @@ use ring::{
     signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair},
 };
 use tocsin_feedback::{
-    Class, Limits,
+    Action, Class, Limits,
     policy::{Evidence, FeedbackPolicy, SuppressionAction},
     provider::{
         Credential, ProviderError, Request, VerifiedPayload,
@@ -193,6 +193,8 @@ fn sendgrid_events_are_read() {
     assert_eq!(payload.events()[0].feedback().message_id.as_deref(), Some("n-70000-41@example.org"));
     assert_eq!(payload.events()[0].reference(), Some("b+code@example.org"));
     assert_eq!(payload.events()[0].at(), Some(later(-6)));
+    let delayed = payload.events().iter().map(|event| event.report().action == Some(Action::Delayed));
+    assert_eq!(delayed.collect::<Vec<_>>(), [false, false, true, false, false, false, false], "`deferred`");
     let few = Limits { events_max: 7, ..Limits::default() };
     let refused = SendGrid::new(&text, WINDOW).expect("a key").verify(&request, NOW, &few);
     assert_eq!(refused, Err(ProviderError::TooLarge("events_max")));
@@ -247,6 +249,8 @@ fn mailgun_events_are_read() {
     assert_eq!(payload.events()[0].reference(), Some("b+code@example.org"));
     let temporary = mailgun(&file("mailgun-failed-temporary.json"), NOW).expect("events");
     assert_eq!(summary(&temporary), ["soft ann@example.net 4.2.2 452"]);
+    assert_eq!(temporary.events()[0].report().action, Some(Action::Delayed), "Mailgun tries again");
+    assert_eq!(payload.events()[0].report().action, None);
     let complained = mailgun(&file("mailgun-complained.json"), NOW).expect("events");
     assert_eq!(summary(&complained), ["complaint ann@example.net"]);
     assert_ne!(payload.replay_key(), temporary.replay_key());
@@ -347,6 +351,9 @@ fn brevo_events_are_read_and_need_the_token() {
     let body = file("brevo-hard-bounce.json");
     assert_eq!(brevo("Bearer other", &body, NOW).map(drop), Err(ProviderError::Signature));
     assert_eq!(brevo("Bearer secret", &body, later(3_601)).map(drop), Err(ProviderError::Stale));
+    let deferred = replaced(&body, "hard_bounce", "deferred");
+    let deferred = brevo("Bearer secret", &deferred, NOW).expect("an event");
+    assert_eq!(deferred.events()[0].report().action, Some(Action::Delayed));
     let opened = replaced(&body, "hard_bounce", "opened");
     assert!(brevo("Bearer secret", &opened, NOW).expect("an event").events().is_empty());
 }

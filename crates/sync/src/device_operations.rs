@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use tocsin_model::{problem::CredentialError, time::Timestamp};
-use tocsin_store::collections::ReplicaDevice;
+use tocsin_model::{id::SubscriberNumber, problem::CredentialError, time::Timestamp};
+use tocsin_store::{
+    collections::ReplicaDevice,
+    journal::{ERASED, PersonNames},
+};
 
 use crate::{
     devices::{Device, NewDevice, hash, name_problem, random},
@@ -116,6 +119,39 @@ impl Replicas {
         self.watchers.ring(|Device(watching)| watching.number == device.number);
         tracing::info!(device = id, "device wipe requested");
         Ok(wiped)
+    }
+
+    /// Erases a person from all rows: after its removal from the records. Its devices get the order to drop their data at
+    /// their next session.
+    ///
+    /// # Errors
+    /// The store fails; a backup is running.
+    pub async fn erase_person(&self, person: SubscriberNumber, names: &PersonNames) -> Result<(), SyncError> {
+        let devices: Vec<_> =
+            self.devices.all().into_iter().filter(|device| device.subscriber_number == person).collect();
+        self.store.erase(person, names, self.now()).await?;
+        for device in devices {
+            let erased = ReplicaDevice {
+                subscriber: ERASED.parse().expect("an id"),
+                name: ERASED.to_owned(),
+                collections: None,
+                may_write: false,
+                wipe_at: device.wipe_at.or(Some(self.now())),
+                ..(*device).clone()
+            };
+            self.devices.0.write().insert(device.hash, Arc::new(erased));
+            self.sessions.drop_of(device.number);
+            self.watchers.ring(|Device(watching)| watching.number == device.number);
+        }
+        Ok(())
+    }
+
+    /// The rows that a person can see by its id, or that name it: application, collection and body.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn rows_naming(&self, names: &PersonNames) -> Result<Vec<(String, String, String)>, SyncError> {
+        Ok(self.store.rows_naming(names).await?)
     }
 
     pub(crate) async fn set_wipe(

@@ -163,12 +163,13 @@ impl Scenario {
 
     /// The process dies, and another starts with this folder.
     pub async fn start_from(&mut self, folder: tempfile::TempDir) {
+        // B still holds requests of the process that dies, and answers them to nobody. They are counted before the next
+        // process adds its own.
+        self.orphaned = self.bed.b.held.load(Ordering::SeqCst);
         let before = std::mem::replace(&mut self.bed.folder, folder);
         let next = open_with(self.bed.folder.path(), Arc::default(), 1).await;
         let died = std::mem::replace(&mut self.bed.exchanges, next);
-        // It starts nothing more; what B still holds of it is answered to nobody.
         died.core.stopping.cancel();
-        self.orphaned = self.bed.b.held.load(Ordering::SeqCst);
         self.dead.push((died, before));
     }
 

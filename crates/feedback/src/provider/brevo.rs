@@ -10,7 +10,10 @@ use super::{
     Credential, EventParts, ProviderError, ProviderEvent, Request, VerifiedPayload, bounded, fresh, json, loose_text,
     permanent, seconds, temporary,
 };
-use crate::{feedback::Class, limits::Limits};
+use crate::{
+    feedback::{Action, Class},
+    limits::Limits,
+};
 
 /// Verifies the webhooks of an account.
 #[derive(Debug)]
@@ -81,6 +84,7 @@ impl Event {
             key: key.to_owned(),
             reference: Some(&self.custom),
             at: Some(at),
+            action: (self.event == "deferred").then_some(Action::Delayed),
             ..EventParts::default()
         };
         Some(parts.event(limits))

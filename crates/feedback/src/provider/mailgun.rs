@@ -13,7 +13,10 @@ use super::{
     EventParts, ProviderError, ProviderEvent, REFERENCE, Request, VerifiedPayload, bounded, fresh, json, loose_text,
     permanent, seconds, temporary,
 };
-use crate::{feedback::Class, limits::Limits};
+use crate::{
+    feedback::{Action, Class},
+    limits::Limits,
+};
 
 /// Verifies the webhooks of an account.
 #[derive(Debug)]
@@ -146,6 +149,8 @@ impl Event {
             key: format!("mailgun/{}", self.id),
             reference: self.variables.get(REFERENCE).and_then(serde_json::Value::as_str),
             at: (self.timestamp > 0.0).then_some(Timestamp::from_millis((self.timestamp * 1_000.0) as i64)),
+            // Mailgun tries again.
+            action: (self.event == "failed" && self.severity == "temporary").then_some(Action::Delayed),
             ..EventParts::default()
         };
         Some(parts.event(limits))

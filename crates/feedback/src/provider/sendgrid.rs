@@ -13,7 +13,10 @@ use super::{
     EventParts, ProviderError, ProviderEvent, Request, VerifiedPayload, bounded, fresh, json, loose_text, permanent,
     seconds, temporary,
 };
-use crate::{feedback::Class, limits::Limits};
+use crate::{
+    feedback::{Action, Class},
+    limits::Limits,
+};
 
 /// Header field of the signature.
 pub const SIGNATURE_HEADER: &str = "X-Twilio-Email-Event-Webhook-Signature";
@@ -128,6 +131,7 @@ impl Event {
             key: format!("sendgrid/{key}"),
             reference: Some(&self.tocsin),
             at: Some(seconds(self.timestamp)),
+            action: (self.event == "deferred").then_some(Action::Delayed),
             ..EventParts::default()
         };
         Some(parts.event(limits))

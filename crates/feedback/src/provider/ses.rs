@@ -133,6 +133,19 @@ impl Ses {
         Ses { topic: topic.to_owned(), window }
     }
 
+    /// The URL of the certificate of a message of this topic, as [`certificate_url`]. A message of another topic is
+    /// refused before anything is requested for it.
+    ///
+    /// # Errors
+    /// The message has another form or topic, or the URL is not at Amazon.
+    pub fn certificate_url(&self, request: &Request<'_>, limits: &Limits) -> Result<String, ProviderError> {
+        let url = certificate_url(request, limits)?;
+        match Envelope::parse(request, limits)?.topic_arn == self.topic {
+            true => Ok(url),
+            false => Err(ProviderError::Topic),
+        }
+    }
+
     /// Verifies and parses a message, with the certificate of [`certificate_url`] in PEM or DER.
     ///
     /// # Errors

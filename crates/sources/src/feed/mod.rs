@@ -6,6 +6,7 @@
 
 mod entry; // RSS, Atom and JSON Feed in a common form
 mod options; // the options of an operator
+mod reader; // reads a feed once
 
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use entry::{Entry, FeedContext};
 use jiff::tz::TimeZone;
 pub use options::FeedOptions;
+pub use reader::FeedReader;
 use serde_json::Value;
 use tocsin_connect::options::read;
 use tocsin_model::{

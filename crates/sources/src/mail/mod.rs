@@ -77,7 +77,7 @@ fn open(setting: SourceSettings, marks: Vec<Mark>) -> Opened {
     };
     let login = options.username.clone().zip(options.password.clone());
     let login = login.map(|(user, password)| Login { user, password });
-    let access = Access { tls, require_tls: options.require_tls, login };
+    let access = Access { tls, require_tls: options.require_tls, login, ..Access::default() };
     Ok(Box::new(Mailbox {
         remembered: AcceptedMails::read(&marks, options.remember_days)?,
         running: None,
