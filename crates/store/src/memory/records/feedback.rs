@@ -38,8 +38,11 @@ impl RecordsState {
 
     /// Removes the suppression of a target; its entries no longer count. Returns the number of removed suppressions.
     pub(super) fn lift_suppression(&mut self, target: &Target) -> usize {
-        self.feedback.values_mut().filter(|entry| entry.target == *target).for_each(|entry| entry.counts = false);
-        self.remove_suppressions(|found| found.target == *target, 1)
+        let removed = self.remove_suppressions(|found| found.target == *target, 1);
+        if removed > 0 {
+            self.feedback.values_mut().filter(|entry| entry.target == *target).for_each(|entry| entry.counts = false);
+        }
+        removed
     }
 
     pub(super) fn remove_feedback_of(&mut self, id: &SubscriberId) {
