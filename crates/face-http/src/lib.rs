@@ -38,5 +38,6 @@ pub use openapi::document as openapi_document;
 pub use options::{HttpOptions, OpenDirectory, ScimOptions};
 pub use pages::hosted::HostedPages;
 pub use serve::serve;
+pub use tocsin_http_server::connections::ConnectionOptions;
 pub use tocsin_pace::rate_limit::RateLimit;
 pub use wire::schedules::SchedulePreviewBody;

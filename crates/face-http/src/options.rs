@@ -4,6 +4,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tocsin_directory::{Directory, ldap_error::LdapError};
+use tocsin_http_server::connections::ConnectionOptions;
 use tocsin_service::receivers::Receivers;
 use tocsin_sync::Replicas;
 
@@ -14,20 +15,9 @@ use crate::pages::hosted::HostedPages;
 /// The bounds of the face. Sizes are in bytes.
 #[derive(Clone)]
 pub struct HttpOptions {
-    /// Maximum connections. A further one gets 503 and is closed, except for health checks.
-    pub connections_max: usize,
-    /// Most connections from one address (IPv6: from one /64 network).
-    pub connections_per_address_max: usize,
-    /// Connections beyond these limits that are read at the same time, for health checks.
-    pub health_connections: usize,
-    /// Longest time for the head of a request, and longest idle time of a connection.
-    pub header_timeout: Duration,
-    /// Longest pause of a body. A body that is read whole must then arrive with 1,024 bytes a second.
-    pub body_idle_timeout: Duration,
-    /// Longest time in which a client reads nothing of an answer.
-    pub write_timeout: Duration,
-    /// Time for which a draining server waits for its requests.
-    pub drain_patience: Duration,
+    /// Limits and times of connections. One beyond the limits gets 503 and is closed, except for health checks. A body
+    /// that is read whole must arrive with 1,024 bytes a second.
+    pub connections: ConnectionOptions,
     /// Most bytes of all request bodies in memory at the same time; streams do not count.
     pub body_memory_max: usize,
     /// Most requests of a key or token; one more is answered 429.
@@ -57,13 +47,7 @@ pub struct HttpOptions {
 impl Default for HttpOptions {
     fn default() -> Self {
         HttpOptions {
-            connections_max: 10_000,
-            connections_per_address_max: 5_000,
-            health_connections: 16,
-            header_timeout: Duration::from_secs(30),
-            body_idle_timeout: Duration::from_secs(30),
-            write_timeout: Duration::from_secs(30),
-            drain_patience: Duration::from_secs(30),
+            connections: ConnectionOptions::default(),
             body_memory_max: 512 * 1024 * 1024,
             key_rate: None,
             address_rate: None,

@@ -1,8 +1,6 @@
 //! Connections: limits, timeouts, TLS and shutdown. Then the way of a request to its operation.
 
-use std::{
-    convert::Infallible, future::Future, net::IpAddr, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration,
-};
+use std::{future::Future, net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -10,12 +8,10 @@ use axum::{
 };
 use futures_util::FutureExt;
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tocsin_http_server::{
-    framing::StrictFraming,
+    connections::{self, Connection, ConnectionOptions},
     host,
     idle_body::IdleBody,
-    seats::{Seat, Seats},
     write_timeout::WriteTimeout,
 };
 use tocsin_model::time::Timestamp;
@@ -25,7 +21,6 @@ use tocsin_service::notifybc::{Notifybc, NotifybcError};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::watch,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -51,20 +46,8 @@ pub struct NotifybcOptions {
     pub keys: Option<Arc<KeySet>>,
     /// Current time.
     pub now: fn() -> Timestamp,
-    /// Maximum number of connections.
-    pub connections_max: usize,
-    /// Maximum number of connections from one address.
-    pub connections_per_address_max: usize,
-    /// Connections beyond the limits that are answered 503.
-    pub health_connections: usize,
-    /// Maximum time to receive the head of a request.
-    pub header_timeout: Duration,
-    /// Maximum time in which a client reads nothing of a response.
-    pub write_timeout: Duration,
-    /// Maximum pause within a request body.
-    pub body_idle_timeout: Duration,
-    /// Time for requests in flight at shutdown.
-    pub drain_patience: Duration,
+    /// Limits and times of connections. One beyond the limits is answered 503.
+    pub connections: ConnectionOptions,
     /// Rate of requests from one network, except those of administrators. `None`: without limit.
     pub address_rate: Option<RateLimit>,
 }
@@ -83,8 +66,6 @@ pub async fn serve(
     options: NotifybcOptions,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    let seats = Seats::new(options.connections_max, options.connections_per_address_max, options.health_connections);
-    let patience = options.drain_patience;
     let ending = CancellationToken::new();
     if let Some(keys) = options.keys.clone() {
         let ending = ending.clone();
@@ -93,96 +74,43 @@ pub async fn serve(
         // The first requests find the keys, but an unavailable provider does not keep the server from starting.
         let _ = tokio::time::timeout(DISCOVERY_PATIENCE, keys.attempted()).await;
     }
+    let connections = options.connections;
     let rates = options.address_rate.map(KeyedRateLimiter::new);
     let face = Arc::new(Face { notifybc, options, rates });
-    let (stop, stopping) = watch::channel(());
-    let mut shutdown = pin!(shutdown);
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = &mut shutdown => break,
-        };
-        let (stream, address) = match accepted {
-            Ok((stream, peer)) => (stream, peer.ip()),
-            Err(error) => {
-                // Too many open files, or a connection that was closed before it was accepted; the server continues.
-                tracing::warn!(%error, "could not accept a connection");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
-        // An answer must not wait for the acknowledgement of the one before.
-        let _ = stream.set_nodelay(true);
-        let Some(seat) = seats.take(address) else {
-            metrics::counter!("tocsin_http_connections_refused_total").increment(1);
-            continue;
-        };
-        let (face, stopping) = (face.clone(), stopping.clone());
-        tokio::spawn(async move {
-            let peer = Peer { address, certificate_name: None, is_tls: false };
-            let is_full = matches!(seat, Seat::Full(..));
-            face.connection(stream, peer, is_full, stopping).await;
-            drop(seat);
-        });
-    }
-    drop(listener);
-    drop(stop);
-    ending.cancel();
-    if tokio::time::timeout(patience, seats.all_free()).await.is_err() {
-        tracing::warn!("some connections of the NotifyBC interface did not end in time");
-    }
+    let shutdown = async {
+        shutdown.await;
+        ending.cancel();
+    };
+    connections::accept(listener, connections, shutdown, drop, |stream, connection| {
+        face.clone().connection(stream, connection)
+    })
+    .await;
 }
 
 impl Face {
-    async fn connection(
-        self: Arc<Self>,
-        stream: TcpStream,
-        mut peer: Peer,
-        is_full: bool,
-        stopping: watch::Receiver<()>,
-    ) {
-        let stream = WriteTimeout::new(stream, self.options.write_timeout);
+    async fn connection(self: Arc<Self>, stream: WriteTimeout<TcpStream>, connection: Connection) {
+        let mut peer = Peer { address: connection.peer, certificate_name: None, is_tls: false };
         let Some(tls) = &self.options.tls else {
-            return self.requests(stream, peer, is_full, stopping).await;
+            return self.requests(stream, peer, connection).await;
         };
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
                 peer.is_tls = true;
                 peer.certificate_name = tls.verified_name(stream.get_ref().1.peer_certificates());
-                self.requests(stream, peer, is_full, stopping).await;
+                self.requests(stream, peer, connection).await;
             }
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => tracing::debug!("a TLS handshake took too long"),
         }
     }
 
-    async fn requests<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-        self: Arc<Self>,
-        stream: S,
-        peer: Peer,
-        is_full: bool,
-        mut stopping: watch::Receiver<()>,
-    ) {
-        let (peer, idle) = (Arc::new(peer), self.options.body_idle_timeout);
-        let mut builder = hyper::server::conn::http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(self.options.header_timeout).max_buf_size(256 * 1024);
-        builder.keep_alive(is_full);
-        let handle = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let request = request.map(|body| Body::new(IdleBody::new(body, idle)));
-            let (face, peer) = (self.clone(), peer.clone());
-            async move { Ok::<_, Infallible>(face.answer(&peer, request, is_full).await) }
-        });
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(StrictFraming::new(stream)), handle));
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            _ = stopping.changed() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "a connection broke off");
-        }
+    async fn requests<S>(&self, stream: S, peer: Peer, connection: Connection)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (peer, is_full) = (&peer, connection.is_full);
+        let answer = |request: Request<IdleBody<Incoming>>| self.answer(peer, request.map(Body::new), is_full);
+        connection.serve(stream, answer).await;
     }
 
     /// Answers a request, also when its operation panics.

@@ -13,6 +13,7 @@ use std::{
 
 mod feedback; // return addresses, and the server that accepts mail to them
 mod ldap; // directory and its LDAP face
+mod listeners; // options that listeners share
 mod memory; // memory use and limit of the process
 mod notifybc; // NotifyBC interface
 mod receivers; // receivers of webhooks
@@ -62,7 +63,7 @@ use tocsin_store::{
 use tokio::{net::TcpListener, sync::Mutex, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use self::notifybc::RunningNotifybc;
+use self::{listeners::connection_options, notifybc::RunningNotifybc};
 use crate::{
     configuration::{self, Configuration, Passable, Period},
     failure::{Failure, Outcome, read_text_file},
@@ -500,13 +501,7 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     let webhooks = receivers::open(service.clone(), &networks(&configuration)?, &files(&configuration), public)?;
     let rate = |per_second| RateLimit::new(per_second, configuration.http.requests_burst_seconds);
     let options = HttpOptions {
-        connections_max: configuration.http.connections_max as usize,
-        connections_per_address_max: configuration.http.connections_per_address_max as usize,
-        health_connections: configuration.http.health_connections as usize,
-        header_timeout: configuration.http.header_timeout.0,
-        write_timeout: configuration.http.write_timeout.0,
-        body_idle_timeout: configuration.http.body_idle_timeout.0,
-        drain_patience: configuration.pipeline.drain_patience.0,
+        connections: connection_options(&configuration),
         body_memory_max: usize::try_from(configuration.http.body_memory_max.0).unwrap_or(usize::MAX),
         key_rate: rate(configuration.http.requests_per_key_max),
         address_rate: rate(configuration.http.requests_per_address_max),

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use reqwest::{Response, StatusCode};
 use serde_json::{Map, Value as Json, json};
-use tocsin_face_http::HttpOptions;
+use tocsin_face_http::{ConnectionOptions, HttpOptions};
 use tocsin_model::{
     id::{NotificationBatchId, NotificationId, SubscriberNumber},
     inbox::{InboxContent, NewItem, Wording},
@@ -488,7 +488,8 @@ async fn a9_a_stream_ends_as_soon_as_its_key_does() {
 
 #[tokio::test]
 async fn e10_a_reader_that_takes_nothing_is_dropped_and_harms_no_other() {
-    let options = HttpOptions { streams_max: 2, write_timeout: Duration::from_secs(2), ..HttpOptions::default() };
+    let connections = ConnectionOptions { write_timeout: Duration::from_secs(2), ..ConnectionOptions::default() };
+    let options = HttpOptions { streams_max: 2, connections, ..HttpOptions::default() };
     let platform = Platform::with(options, JournalOptions::default()).await;
     platform.apply_quakes().await;
     let mut quick = Events::open(&platform, None).await;

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use tocsin_face_http::{HttpOptions, error_codes_module, errors_page, openapi_document, scopes_page};
+use tocsin_face_http::{
+    ConnectionOptions, HttpOptions, error_codes_module, errors_page, openapi_document, scopes_page,
+};
 use tocsin_store::journal::JournalOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -147,9 +149,13 @@ async fn exchange_raw(address: &str, text: &str) -> String {
     answer
 }
 
+fn connections(connections: ConnectionOptions) -> HttpOptions {
+    HttpOptions { connections, ..HttpOptions::default() }
+}
+
 #[tokio::test]
 async fn a20_a_connection_beyond_the_limit_is_refused_and_health_checks_are_answered() {
-    let options = HttpOptions { connections_max: 1, ..HttpOptions::default() };
+    let options = connections(ConnectionOptions { connections_max: 1, ..ConnectionOptions::default() });
     let platform = Platform::with(options, JournalOptions::default()).await;
     let address = platform.address.trim_start_matches("http://").to_owned();
     let mut first = tokio::net::TcpStream::connect(&address).await.expect("a connection");
@@ -171,7 +177,8 @@ async fn a20_a_connection_beyond_the_limit_is_refused_and_health_checks_are_answ
 
 #[tokio::test]
 async fn a20_a_connection_without_any_seat_is_refused_before_it_says_anything() {
-    let options = HttpOptions { connections_max: 1, health_connections: 0, ..HttpOptions::default() };
+    let limits = ConnectionOptions { connections_max: 1, health_connections: 0, ..ConnectionOptions::default() };
+    let options = connections(limits);
     let platform = Platform::with(options, JournalOptions::default()).await;
     let address = platform.address.trim_start_matches("http://").to_owned();
     let mut first = tokio::net::TcpStream::connect(&address).await.expect("a connection");
@@ -188,11 +195,11 @@ async fn a20_a_connection_without_any_seat_is_refused_before_it_says_anything() 
 
 #[tokio::test]
 async fn a20_clients_that_ask_and_never_read_are_cut_off() {
-    let options = HttpOptions {
+    let options = connections(ConnectionOptions {
         write_timeout: std::time::Duration::from_millis(20),
         header_timeout: std::time::Duration::from_millis(200),
-        ..HttpOptions::default()
-    };
+        ..ConnectionOptions::default()
+    });
     let platform = Platform::with(options, JournalOptions::default()).await;
     let address = platform.address.trim_start_matches("http://").to_owned();
     let mut greedy = tokio::net::TcpStream::connect(&address).await.expect("a connection");
@@ -221,7 +228,8 @@ async fn c7_a_request_without_one_valid_host_is_refused() {
 
 #[tokio::test]
 async fn a_body_that_pauses_is_given_up() {
-    let options = HttpOptions { body_idle_timeout: std::time::Duration::from_millis(1), ..HttpOptions::default() };
+    let idle = std::time::Duration::from_millis(1);
+    let options = connections(ConnectionOptions { body_idle_timeout: idle, ..ConnectionOptions::default() });
     let platform = Platform::with(options, JournalOptions::default()).await;
     let address = platform.address.trim_start_matches("http://").to_owned();
     let mut slow = tokio::net::TcpStream::connect(&address).await.expect("a connection");

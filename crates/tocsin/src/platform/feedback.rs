@@ -3,7 +3,10 @@
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use async_trait::async_trait;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls::{
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
 use tocsin_delivery::TokenSigner;
 use tocsin_feedback::return_address::{Position, VerifyError};
 use tocsin_mail_in::{Access, Envelope, ErrorReply, Handler, Server, ServerLimits, ServerSettings};
@@ -11,6 +14,7 @@ use tocsin_model::mailbox::Mailbox;
 use tocsin_service::{Service, ServiceError};
 use tokio::net::TcpListener;
 
+use super::listeners::server_tls;
 use crate::{
     configuration::Feedback,
     failure::{Failure, Outcome},
@@ -105,11 +109,8 @@ fn tls(certificate: &Path, key: &Path) -> Outcome<Option<Arc<rustls::ServerConfi
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| failed("feedback.tls_certificate", &error))?;
     let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed("feedback.tls_key", &error))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let configured = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key));
-    Ok(Some(Arc::new(configured.map_err(|error| failed("feedback.tls_certificate and feedback.tls_key", &error))?)))
+    let configured = server_tls(chain, key, WebPkiClientVerifier::no_client_auth());
+    Ok(Some(configured.map_err(|error| failed("feedback.tls_certificate and feedback.tls_key", &error))?))
 }
 
 /// Starts the server.

@@ -20,7 +20,7 @@ use tocsin_store::{entries::Entries, records::ApplicationStore};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::now;
+use super::{listeners::server_tls, now};
 use crate::{
     configuration::{Configuration, Ldap},
     failure::{Failure, Outcome},
@@ -87,10 +87,8 @@ fn tls(options: &Ldap) -> Outcome<Option<Arc<rustls::ServerConfig>>> {
         (false, None) => WebPkiClientVerifier::no_client_auth(),
         (false, Some(_)) => return Err(Failure::usage("ldap.tls_client_crls needs ldap.tls_client_ca")),
     };
-    let configured = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_client_cert_verifier(clients).with_single_cert(chain, key));
-    Ok(Some(Arc::new(configured.map_err(|error| failed("ldap.tls_certificate and ldap.tls_key", &error))?)))
+    let configured = server_tls(chain, key, clients);
+    Ok(Some(configured.map_err(|error| failed("ldap.tls_certificate and ldap.tls_key", &error))?))
 }
 
 /// Rules that map client certificates to entries, if client certificates are accepted.

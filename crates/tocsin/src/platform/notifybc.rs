@@ -4,7 +4,10 @@ use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use base64::{Engine, prelude::BASE64_STANDARD};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls::{
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
 use serde_json::Value;
 use tocsin_face_notifybc::{KeySet, NotifybcOptions, RateLimit, TlsListener};
 use tocsin_mail_in::{Access, Envelope, ErrorReply, Handler, Server, ServerLimits, ServerSettings};
@@ -20,7 +23,10 @@ use tocsin_store::records::Records;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::now;
+use super::{
+    listeners::{connection_options, server_tls},
+    now,
+};
 use crate::{
     configuration::{Configuration, Notifybc as Options},
     failure::{Failure, Outcome, read_text_file},
@@ -121,11 +127,7 @@ fn mail_tls(options: &InboundSmtp) -> Outcome<Option<Arc<rustls::ServerConfig>>>
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| failed(&error))?;
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| failed(&error))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let configured = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key));
-    Ok(Some(Arc::new(configured.map_err(|error| failed(&error))?)))
+    Ok(Some(server_tls(chain, key, WebPkiClientVerifier::no_client_auth()).map_err(|error| failed(&error))?))
 }
 
 /// Reads a configuration document, with the TLS files beside it.
@@ -196,13 +198,7 @@ pub(super) async fn start(
         tls,
         keys: document.oidc.clone().map(KeySet::new),
         now,
-        connections_max: http.connections_max as usize,
-        connections_per_address_max: http.connections_per_address_max as usize,
-        health_connections: http.health_connections as usize,
-        header_timeout: http.header_timeout.0,
-        write_timeout: http.write_timeout.0,
-        body_idle_timeout: http.body_idle_timeout.0,
-        drain_patience: configuration.pipeline.drain_patience.0,
+        connections: connection_options(configuration),
         address_rate: RateLimit::new(http.requests_per_address_max, http.requests_burst_seconds),
     };
     let domain = document.email.inbound.domains.first().cloned().unwrap_or_default();
