@@ -8,6 +8,7 @@ use std::{collections::HashMap, net::IpAddr};
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 use tocsin_model::time::Timestamp;
+use tocsin_pace::rate_limit::network;
 
 /// Wrong attempts for a record within [`WINDOW_MILLIS`].
 pub const RECORD_ATTEMPTS_MAX: u32 = 10;
@@ -99,16 +100,6 @@ fn keys(counts: &HashMap<Key, Count>, record: &str, address: IpAddr) -> [(Key, u
     let mut record_digest = [0_u8; 32];
     record_digest.copy_from_slice(digest(&SHA256, record.as_bytes()).as_ref());
     [(address, ADDRESS_ATTEMPTS_MAX), (shared(Key::Record(record_digest), Key::OtherRecords), RECORD_ATTEMPTS_MAX)]
-}
-
-/// An IPv4 address, or the /64 network of an IPv6 address, which one host usually has for itself.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) if !address.is_loopback() => {
-            IpAddr::V6(std::net::Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)))
-        }
-        address => address,
-    }
 }
 
 #[cfg(test)]
