@@ -76,6 +76,15 @@ impl TargetKind {
                 "case.broadcast.1k",
                 "case.broadcast.100k",
                 "case.broadcast.sent",
+                "notifybc.subscribe",
+                "notifybc.10",
+                "notifybc.10.guaranteed",
+                "notifybc.1k",
+                "notifybc.1k.guaranteed",
+                "notifybc.100k",
+                "notifybc.100k.guaranteed",
+                "notifybc.1m",
+                "notifybc.1m.guaranteed",
             ],
             TargetKind::Posts => &["deliver.http"],
             TargetKind::Application => &["exchange.roundtrip", "exchange.tracking1", "exchange.tracking4"],
@@ -188,6 +197,11 @@ impl MailServer {
     /// Mail server on a port of this machine.
     pub fn here(port: u16) -> Self {
         MailServer { host: Host::Ipv4(Ipv4Addr::LOCALHOST), port }
+    }
+
+    /// Host and port.
+    pub fn address(&self) -> (String, u16) {
+        (host_text(&self.host), self.port)
     }
 
     /// Channel options `host` and `port`.

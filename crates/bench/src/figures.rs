@@ -34,6 +34,7 @@ mod match_pattern;
 mod match_scan;
 mod match_stock;
 mod match_unmatched;
+mod notifybc;
 mod population;
 mod prediction;
 mod restart;
@@ -53,7 +54,7 @@ use crate::{
 };
 
 /// All figures, in measuring order.
-pub static ALL: LazyLock<Vec<Bench>> = LazyLock::new(|| [SINGLE, population::ALL, intake::ALL].concat());
+pub static ALL: LazyLock<Vec<Bench>> = LazyLock::new(|| [SINGLE, notifybc::ALL, population::ALL, intake::ALL].concat());
 
 /// Figures that do not belong to a family.
 const SINGLE: &[Bench] = &[
@@ -268,6 +269,7 @@ mod tests {
             "deliver.digest.",
             "sync.",
             "case.",
+            "notifybc.",
         ];
         let is_single = |name: &&str| !families.iter().any(|family| name.starts_with(family));
         let large: Vec<&str> = left_out.iter().copied().filter(is_single).collect();

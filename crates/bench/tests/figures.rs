@@ -102,6 +102,18 @@ async fn slow_mails_go_to_an_external_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn slow_notifybc_clients_subscribe_and_send() {
+    let mails = Mails::start().await;
+    let server = format!("127.0.0.1:{}", mails.port);
+    let lines = measured(&["notifybc.1k.guaranteed", "notifybc.subscribe"], &["--smtp", &server]).await;
+    assert_eq!(mails.all().len(), 2_000, "two broadcasts to a thousand");
+    assert_eq!(lines[0]["unit"], "messages/s");
+    assert_eq!(lines[0]["peer_value"].as_f64(), Some(371.0), "{}", lines[0]);
+    assert_eq!(lines[1]["unit"], "subscriptions/s");
+    assert_eq!(measured(&["notifybc.import"], &[]).await[0]["unit"], "subscriptions/s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn slow_posts_go_to_an_external_url() {
     let hooks = Hooks::start("").await;
     let url = format!("http://127.0.0.1:{}/hook?key=secret", hooks.port);
