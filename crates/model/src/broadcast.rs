@@ -3,7 +3,7 @@
 //! [`BroadcastDraft::application`] makes the application under which the broadcast is matched and formatted: one event
 //! class, one rule, one notification class, and the channels, partials and functions of the application.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, json};
@@ -13,7 +13,7 @@ use crate::{
     definition,
     field::{Field, FieldType, Fields, Row},
     filter::Filter,
-    id::{BroadcastId, Name},
+    id::{BroadcastId, Name, SubscriptionId},
     problem::{Code, Problem},
     time::Timestamp,
     value::Value,
@@ -97,6 +97,9 @@ pub struct BroadcastDraft {
     /// Segment of the audience; `None`: all subscribers of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<Name>,
+    /// The only subscriptions of the audience, at most [`LISTED_MAX`]; `None`: all of the class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subscriptions: Option<BTreeSet<SubscriptionId>>,
     /// The sender's filter: a CEL predicate over `sub`, `subscriber` and `event`, as in a rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
@@ -129,6 +132,9 @@ pub struct BroadcastDraft {
     pub expires_at: Option<Timestamp>,
 }
 
+/// Maximum number of subscriptions that a draft lists.
+pub const LISTED_MAX: usize = 10_000;
+
 /// The application of a broadcast.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BroadcastApplication {
@@ -152,6 +158,13 @@ impl BroadcastDraft {
     ) -> Result<BroadcastApplication, Vec<Problem>> {
         let mut problems = Vec::new();
         let subscription = self.subscription_class(application, &mut problems);
+        let listed = self.subscriptions.as_ref().map_or(0, BTreeSet::len);
+        if listed > LISTED_MAX {
+            let problem = Problem::new(Code::TooMany, "subscriptions", format!("has {listed}, at most {LISTED_MAX}"))
+                .param("given", listed.to_string())
+                .param("limit", LISTED_MAX.to_string());
+            problems.push(problem.hint("use a filter, or several broadcasts"));
+        }
         let fields = self.event_fields(application, &mut problems);
         let notify = self.class.clone().unwrap_or_else(broadcast_class);
         let known = application.notifications.get(&notify).cloned();

@@ -12,6 +12,7 @@ mod document_difference; // difference of two documents by their paths
 mod exchange; // parses the definition of an exchange
 mod duration; // durations: `90s`, `1h30m`, `7d`
 mod inline; // replaces `{ file: ... }` by the file's text
+mod recovery; // error recovery after YAML syntax errors
 mod names; // name clashes in SQLite, which ignores case
 mod language; // the keys of the definition language, as one table
 pub mod secrets; // masks secrets in definitions and restores them
@@ -46,8 +47,8 @@ pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 /// Parses and checks a definition. `environment` looks up `${NAME}` in the options of channels and in sources.
 ///
 /// # Errors
-/// Every problem found, each with line, column, path, message and hint; at most [`PROBLEMS_MAX`]. A YAML syntax error
-/// ends the check.
+/// Every problem found, each with line, column, path, message and hint; at most [`PROBLEMS_MAX`]. A section with a
+/// YAML syntax error is left out of the further check.
 pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Application, Vec<Problem>> {
     let PartialApplication { application, problems, .. } = read_partially(text, environment, Vec::new());
     match application {
@@ -59,7 +60,7 @@ pub fn read(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<
 /// A definition that may have problems.
 #[derive(Debug)]
 pub struct PartialApplication {
-    /// The application without what could not be built; `None` after a YAML syntax error, or if a mapping or list has
+    /// The application without what could not be built; `None` after a YAML syntax error without recovery, or if a mapping or list has
     /// several times the permitted entries. It is consistent only without
     /// its broken parts.
     pub application: Option<Application>,
@@ -77,7 +78,9 @@ pub fn read_partially(
 ) -> PartialApplication {
     let earlier = BrokenParts::of(&found);
     let mut problems = Vec::new();
-    let application = document::parse(text, &mut problems).and_then(|mut root| {
+    let recovered = recovery::parse(text, &mut problems);
+    let (root, left_out) = recovered.map(|found| (found.root, found.left_out)).unzip();
+    let application = root.and_then(|mut root| {
         variables::fill_in(&mut root, environment, &mut problems);
         let is_readable = shape::check(&language::APPLICATION, &root, &mut problems);
         is_readable.then(|| build::application(&root, &mut problems))
@@ -86,7 +89,8 @@ pub fn read_partially(
         earlier.remove_explained(application, &mut problems);
     }
     problems.extend(found);
-    let broken = BrokenParts::of(&problems);
+    let mut broken = BrokenParts::of(&problems);
+    broken.leave_out(&left_out.unwrap_or_default());
     let problems = broken.without_follow_ons(problems);
     PartialApplication { application, broken, problems }
 }
@@ -115,7 +119,7 @@ pub fn ports_with_variables(text: &str) -> Vec<String> {
 /// An existing position of a problem is relative to the value at its path (an expression, a template). It is added to
 /// the value's own if the value is on one line; else it goes into the message.
 pub fn locate(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
-    let Some(root) = document::parse(text, &mut Vec::new()) else {
+    let Some(recovery::Recovered { root, .. }) = recovery::parse(text, &mut Vec::new()) else {
         return problems;
     };
     in_order(problems.into_iter().map(|problem| locate_one(text, &root, problem)).collect())

@@ -19,6 +19,7 @@ pub mod suppression; // suppressed addresses, with causes
 pub mod feedback; // delivery feedback: classes of reports, and their log
 pub mod event; // event batches: packed rows of one class
 pub mod broadcast; // broadcasts: messages of people to an audience, as a rule for one event
+pub mod actor; // actors of changes
 pub mod trace_context; // W3C trace contexts
 pub mod mark; // checkpoints of event sources
 pub mod chronicle; // chronicles: per-key aggregates of an event class
@@ -32,6 +33,7 @@ pub mod notifybc; // collections of NotifyBC records
 pub mod replica; // messages of the synchronisation protocol
 pub mod exchange; // exchanges between systems: ports, routes, properties
 pub mod receipt; // receipts: dispositions and attempts
+pub mod reason_code; // codes of reasons why a notification was not made, not sent, or waits
 pub mod mail_provider; // mails to mailbox providers by day
 pub mod state; // state of matching between batches, as pages
 

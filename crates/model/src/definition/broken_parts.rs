@@ -30,7 +30,7 @@ pub struct BrokenParts {
     templates: BTreeSet<String>,
     /// Paths of broken keys of rules on which the predicate does not depend. The other keys of their rule are usable.
     rule_keys: BTreeSet<String>,
-    /// Sections whose key is misspelt.
+    /// Sections whose key is misspelt, or that are not YAML.
     sections: BTreeSet<&'static str>,
 }
 
@@ -69,6 +69,11 @@ impl BrokenParts {
             }
         }
         broken
+    }
+
+    /// Adds sections that were left out, because they are not YAML.
+    pub(super) fn leave_out(&mut self, left_out: &[String]) {
+        self.sections.extend(sections().filter(|section| left_out.iter().any(|name| name == section)));
     }
 
     /// Removes problems that follow from others: names of entries in a misspelt section, and of broken fields.

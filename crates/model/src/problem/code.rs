@@ -121,6 +121,8 @@ codes! {
         "The caller has no permission for this value." "Use another value, or a key with this permission.";
     Insecure "insecure" []
         "A setting would reveal a secret or let a message choose its receiver." "Use the secure form.";
+    WeakPassword "weak_password" []
+        "A password is short, common or easy to guess." "Choose a longer one of unrelated words.";
     InvalidKey "invalid_key" []
         "A cryptographic key, certificate or secret cannot be used." "Generate a new one of the expected kind.";
     Unreadable "unreadable" []
