@@ -19,6 +19,8 @@ pub struct Hints {
     pub state: Option<Vec<String>>,
     /// `userId`
     pub user_id: Option<Vec<String>>,
+    /// `id`, both ends included.
+    pub ids: Range,
     /// `created`, as texts of dates, both ends included.
     pub created: Range,
 }
@@ -82,6 +84,7 @@ fn collect(condition: &Where, hints: &mut Hints) {
 
 fn collect_test(path: &str, test: &Test, hints: &mut Hints) {
     match test {
+        Test::Compare(comparison, Value::String(text)) if path == "id" => hints.ids.narrow(*comparison, text),
         Test::Compare(comparison, Value::String(text)) if path == "created" => {
             hints.created.narrow(*comparison, text);
         }

@@ -72,6 +72,11 @@ impl Order {
         self.0.is_empty()
     }
 
+    /// Whether records sorted by id are in this order.
+    pub fn is_by_id(&self) -> bool {
+        self.0.first().is_none_or(|key| key.path.as_str() == "id" && !key.is_descending)
+    }
+
     /// The order of two records.
     pub fn compare(&self, a: &Document, b: &Document) -> Ordering {
         let key = |key: &SortKey| {

@@ -281,6 +281,9 @@ fn hints_are_necessary_conditions() {
     assert_eq!((hints.channel, hints.user_id), (None, None));
     assert_eq!(hints.created.from.as_deref(), Some("2026-01-01T00:00:00.000Z"));
     assert_eq!(hints.created.to.as_deref(), Some("2026-02-01T00:00:00.000Z"));
+    let [a, b, c] = ["a", "b", "c"].map(|digit| digit.repeat(24));
+    let hints = condition(json!({"id": {"$gt": b, "$lte": c}, "$and": [{"id": {"$gte": a}}]})).index_hints();
+    assert_eq!((hints.ids.from, hints.ids.to), (Some(b), Some(c)));
     let hints = condition(json!({"$nor": [{"serviceName": "a"}], "channel": {"$ne": "sms"}})).index_hints();
     assert_eq!(hints, Hints::default());
 }
