@@ -38,8 +38,8 @@ mod erasures; // erasure of a person
 pub use activity::{Activity, ActivityRow, Count, DurationHistogram, Progress, Stream, Timing, Totals, Window};
 pub use activity_log::{ActivityLog, QuantumQuery};
 pub use broadcasts::{
-    BROADCAST_CANCELLED, Broadcast, BroadcastChange, BroadcastFilter, BroadcastState, BroadcastStep, BroadcastTotals,
-    Broadcasts, HELD, NewBroadcast, NextPart, RequestedState,
+    Broadcast, BroadcastChange, BroadcastFilter, BroadcastState, BroadcastStep, BroadcastTotals, Broadcasts, HELD,
+    NewBroadcast, NextPart, RequestedState,
 };
 pub(crate) use broadcasts::{changed_state, no_broadcast};
 pub use checkpoints::Checkpoints;

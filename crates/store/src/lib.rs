@@ -18,6 +18,7 @@ pub mod journal; // port: event batches, notification batches, work items, recei
 pub mod records; // port: applications, subscribers, subscriptions, keys
 pub mod entries; // port: the records as a directory tree (LDAP)
 pub mod inbox; // port: in-app inbox feeds
+pub mod audit; // audit log: entries in the commits of their changes
 pub mod collections; // types of sync collections: rows that devices replicate
 
 pub mod spool; // types of the message spool: messages, their legs and outcomes

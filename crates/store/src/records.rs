@@ -1,9 +1,10 @@
-//! Port of the system of record: applications, subscribers, segments, subscriptions, suppressions, API keys, and the
-//! log of their changes.
+//! Port of the system of record: applications, subscribers, segments, subscriptions, suppressions, API keys, users
+//! of the console, and the log of their changes.
 
 // Types
 mod applications; // versions of application definitions
 mod api_keys; // API keys
+mod users; // users of the console and their sessions
 mod writes; // preconditions and results of writes
 mod changes; // the change log
 mod subscribers; // subscribers and recipients
@@ -26,6 +27,8 @@ pub(crate) mod change_log; // log of changes, which caches and indexes follow
 pub(crate) mod match_store; // records as of a sequence of the change log, for matching
 mod schedule_store; // schedules of subscriptions
 mod api_key_store; // API keys
+mod capacity_profile_store; // saved capacity profiles
+mod user_store; // users of the console and their sessions
 mod notifybc_store; // documents of NotifyBC records
 pub(crate) mod installation; // identity and secret of the installation, counts, health check
 
@@ -33,11 +36,13 @@ pub(crate) mod installation; // identity and secret of the installation, counts,
 mod conformance;
 
 pub use api_key_store::ApiKeyStore;
-pub use api_keys::ApiKey;
 pub(crate) use api_keys::REMOVED_API_KEYS_MAX;
+pub use api_keys::{ApiKey, ApiKeyUse};
 pub use application_store::{ApplicationStore, NewApplicationVersion};
 pub use applications::ApplicationVersion;
 pub(crate) use applications::no_application;
+pub(crate) use capacity_profile_store::profile_noun;
+pub use capacity_profile_store::{CAPACITY_PROFILES_MAX, CapacityProfile, CapacityProfileStore, NewCapacityProfile};
 pub use change_log::ChangeLog;
 pub use changes::*;
 pub use consent_store::{ConfirmConsent, ConsentStore, EvidenceOf, NewConsented};
@@ -69,6 +74,9 @@ pub use subscription_store::{RemoveSubscription, SubscriptionStore, UpdateSubscr
 pub use subscriptions::*;
 pub use suppression_store::SuppressionStore;
 pub use suppressions::*;
+pub use user_store::UserStore;
+pub(crate) use users::user_noun;
+pub use users::{SESSIONS_OF_USER_MAX, Session, USERS_MAX, User};
 pub use writes::{Precondition, Written};
 
 /// Maximum number of subscriptions that one transaction of a removal deletes.
@@ -95,6 +103,8 @@ pub trait Records:
     + MatchStore
     + ScheduleStore
     + ApiKeyStore
+    + UserStore
+    + CapacityProfileStore
 {
 }
 
@@ -113,5 +123,7 @@ impl<R> Records for R where
         + MatchStore
         + ScheduleStore
         + ApiKeyStore
+        + UserStore
+        + CapacityProfileStore
 {
 }

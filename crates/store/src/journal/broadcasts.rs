@@ -10,9 +10,6 @@ use crate::{error::StoreError, journal::events::NewEventBatch};
 
 /// Due time of the work of a paused broadcast: the end of the year 9999.
 pub const HELD: Timestamp = Timestamp(253_402_300_799_000_000);
-/// Reply of the closing attempts of a cancelled broadcast.
-pub const BROADCAST_CANCELLED: &str = "the broadcast was cancelled";
-
 /// Broadcasts of all applications.
 ///
 /// A broadcast has at most one event in the journal at a time, for the part of its audience that is matched next.

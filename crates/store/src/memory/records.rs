@@ -33,20 +33,23 @@ mod change_log; // the change log, with before-images for snapshots
 mod entries; // the directory's entries
 mod notifybc; // documents of NotifyBC records
 mod feedback; // feedback to sent messages
+mod capacity_profiles; // saved capacity profiles
+mod accounts; // state of users and sessions
+mod users; // users of the console and their sessions
 
 use crate::{
     bounded_scan::ScanPage,
     error::StoreError,
     inbox::{Listener, ListenerRegistry},
     records::{
-        ApiKey, ApiKeyStore, ApplicationStore, ApplicationVersion, CHANGES_KEPT, ChangeKind, ChangeLog,
-        EXPIRED_MERGES_MAX, EndpointKey, FailingEndpoint, FollowedSchedule, IndexedSubscription, Installation,
-        LOGGED_TARGETS_MAX, MERGES_KEPT, MatchStore, Merge, MergeRefusal, MergedSubscriber, NewApplicationVersion,
-        NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, PutDevice, REMOVED_API_KEYS_MAX,
-        REMOVED_SUBSCRIPTIONS_MAX, Recipient, RecipientChange, RecipientStore, RecipientSubscriber,
-        RecipientSubscription, RecipientWatcher, RecordChange, RecordCounts, RemoveSubscription, ScheduleMembers,
-        ScheduleStore, ScheduledSubscription, SegmentScan, SegmentScanBounds, SegmentStore, StoredState,
-        SubscriberFilter, SubscriberStore, SubscriptionChange, SubscriptionCounts, SubscriptionFilter,
+        ApiKey, ApiKeyStore, ApiKeyUse, ApplicationStore, ApplicationVersion, CHANGES_KEPT, CapacityProfile,
+        ChangeKind, ChangeLog, EXPIRED_MERGES_MAX, EndpointKey, FailingEndpoint, FollowedSchedule, IndexedSubscription,
+        Installation, LOGGED_TARGETS_MAX, MERGES_KEPT, MatchStore, Merge, MergeRefusal, MergedSubscriber,
+        NewApplicationVersion, NewSegment, NewSubscriber, NewSubscription, Precondition, ProfileImage, PutDevice,
+        REMOVED_API_KEYS_MAX, REMOVED_SUBSCRIPTIONS_MAX, Recipient, RecipientChange, RecipientStore,
+        RecipientSubscriber, RecipientSubscription, RecipientWatcher, RecordChange, RecordCounts, RemoveSubscription,
+        ScheduleMembers, ScheduleStore, ScheduledSubscription, SegmentScan, SegmentScanBounds, SegmentStore,
+        StoredState, SubscriberFilter, SubscriberStore, SubscriptionChange, SubscriptionCounts, SubscriptionFilter,
         SubscriptionStore, SuppressionFilter, SuppressionStore, UpdateSubscription, Written, due_schedule,
         effective_state, has_attribute, keep_state, moved_devices, new_installation, new_secret, no_application,
         no_changes_after, no_device, no_segment, no_subscriber, no_subscription, no_suppression, reach, read_filter,
@@ -100,6 +103,9 @@ struct RecordsState {
     api_keys: BTreeMap<(Timestamp, String), ApiKey>,
     /// In the order of their removal: ids and descriptions.
     removed_api_keys: VecDeque<(String, String)>,
+    accounts: accounts::Accounts,
+    capacity_profiles: BTreeMap<Name, CapacityProfile>,
+    api_key_uses: BTreeMap<String, ApiKeyUse>,
     feed: VecDeque<(RecordChange, BeforeImage)>,
     changes_kept: u64,
     /// Changes after this sequence are still needed.
@@ -869,11 +875,38 @@ impl ApiKeyStore for MemoryRecords {
             let Some(removed) = place.and_then(|place| state.api_keys.remove(&place)) else {
                 return Err(StoreError::Missing(format!("API key `{id}`")));
             };
+            state.api_key_uses.remove(&removed.id);
             state.removed_api_keys.retain(|(id, _)| *id != removed.id);
             state.removed_api_keys.push_back((removed.id, removed.description));
             if state.removed_api_keys.len() > REMOVED_API_KEYS_MAX {
                 state.removed_api_keys.pop_front();
             }
+            state.log_change(1, ChangeKind::ApiKey, BeforeImage::Nothing);
+            Ok(())
+        })?;
+        self.newest_key.send_replace(*self.newest.borrow());
+        Ok(())
+    }
+
+    async fn put_api_key_uses(&self, uses: Vec<ApiKeyUse>) -> Result<(), StoreError> {
+        self.change(|state| {
+            for one in uses {
+                if state.api_keys.values().any(|key| key.id == one.id) {
+                    state.api_key_uses.insert(one.id.clone(), one);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    async fn api_key_uses(&self) -> Result<Vec<ApiKeyUse>, StoreError> {
+        Ok(self.state.lock().api_key_uses.values().cloned().collect())
+    }
+
+    async fn set_api_key_expiry(&self, id: &str, expires_at: Option<Timestamp>) -> Result<(), StoreError> {
+        self.change(|state| {
+            let found = state.api_keys.values_mut().find(|key| key.id == id);
+            found.ok_or_else(|| StoreError::Missing(format!("API key `{id}`")))?.expires_at = expires_at;
             state.log_change(1, ChangeKind::ApiKey, BeforeImage::Nothing);
             Ok(())
         })?;

@@ -1,9 +1,12 @@
 //! API keys.
 
 use async_trait::async_trait;
-use tocsin_model::id::ChangeSequence;
+use tocsin_model::{id::ChangeSequence, time::Timestamp};
 
-use crate::{error::StoreError, records::api_keys::ApiKey};
+use crate::{
+    error::StoreError,
+    records::api_keys::{ApiKey, ApiKeyUse},
+};
 
 /// API keys, as hashes.
 ///
@@ -23,6 +26,15 @@ pub trait ApiKeyStore: Send + Sync + 'static {
 
     /// Removes an API key; `Missing` if there is none.
     async fn remove_api_key(&self, id: &str) -> Result<(), StoreError>;
+
+    /// Stores last uses of API keys. Unknown keys are ignored. Not a change of the keys.
+    async fn put_api_key_uses(&self, uses: Vec<ApiKeyUse>) -> Result<(), StoreError>;
+
+    /// Last uses of API keys, by id.
+    async fn api_key_uses(&self) -> Result<Vec<ApiKeyUse>, StoreError>;
+
+    /// Sets the expiry of an API key; `Missing` if there is none.
+    async fn set_api_key_expiry(&self, id: &str, expires_at: Option<Timestamp>) -> Result<(), StoreError>;
 
     /// The same for changes of API keys only; zero until there is one.
     fn newest_key_change(&self) -> tokio::sync::watch::Receiver<ChangeSequence>;

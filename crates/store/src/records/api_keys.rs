@@ -23,3 +23,14 @@ pub struct ApiKey {
     /// Expiry.
     pub expires_at: Option<Timestamp>,
 }
+
+/// Last use of an API key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiKeyUse {
+    /// Public part of the key.
+    pub id: String,
+    /// Time.
+    pub at: Timestamp,
+    /// Address or network of the client, if known.
+    pub from: Option<String>,
+}

@@ -16,6 +16,8 @@ mod change_log; // the change log
 mod match_store; // profiles and members at any sequence
 mod schedule_store; // subscriptions with schedules
 mod api_key_store; // API keys
+mod capacity_profile_store; // saved capacity profiles
+mod user_store; // users of the console and their sessions
 mod differential; // random operations with equal results on every backend
 
 use std::{collections::BTreeMap, sync::Arc};

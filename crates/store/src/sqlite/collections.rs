@@ -23,6 +23,7 @@ use tokio::sync::{Notify, watch};
 
 use super::writer::{AfterCommit, Database, Erases, FreeSpace, LOG_STEP_BYTES, Options};
 use crate::{
+    audit::unaudited,
     collections::{
         BlockRequest, CollectionCounts, CollectionNumber, Conflict, DeviceNumber, DeviceState, History, KeyNumber,
         PERIODS_KEPT, PastSession, RaisedEvent, ReplicaBlock, ReplicaDevice, StoredRow,
@@ -67,6 +68,8 @@ struct PublishedState {
     raised: Notify,
     listeners: Arc<key_listeners::KeyListeners>,
 }
+
+crate::sqlite::audit::trail!(SqliteCollections, "sync");
 
 impl SqliteCollections {
     /// Opens or creates `sync.db` in a folder. Blocks.
@@ -357,7 +360,7 @@ impl SqliteCollections {
                     let mut transaction = open_transaction(connection, Timestamp(0))?;
                     texts.iter().map(|text| transaction.key(text)).collect::<Result<Vec<_>, _>>()
                 };
-                self.database.write(make).await?
+                unaudited(self.database.write(make)).await?
             }
         };
         keys.sort_unstable();
@@ -377,7 +380,7 @@ impl SqliteCollections {
         keys: Vec<KeyNumber>,
     ) -> Result<u32, StoreError> {
         // A device can also read with other keys while the disk is full.
-        self.commit(now, move |transaction| devices::put_keys(transaction, number, &keys)).await
+        unaudited(self.commit(now, move |transaction| devices::put_keys(transaction, number, &keys))).await
     }
 
     /// The remembered edit batches of a device, in order of arrival, each with its last edit.
@@ -411,7 +414,7 @@ impl SqliteCollections {
             let mut transaction = open_transaction(connection, Timestamp(0))?;
             names.iter().map(|name| transaction.collection(&application, name)).collect::<Result<Vec<_>, _>>()
         };
-        self.database.write(make).await
+        unaudited(self.database.write(make)).await
     }
 
     /// Stores an ended session.

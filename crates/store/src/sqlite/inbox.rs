@@ -119,6 +119,8 @@ impl SqliteInbox {
     }
 }
 
+crate::sqlite::audit::trail!(SqliteInbox, "inbox");
+
 #[async_trait]
 impl Inbox for SqliteInbox {
     async fn put_items(

@@ -123,6 +123,8 @@ impl SqliteJournal {
     }
 }
 
+crate::sqlite::audit::trail!(SqliteJournal, "journal");
+
 #[async_trait]
 impl EventLog for SqliteJournal {
     async fn accept(&self, batch: NewEventBatch) -> Result<EventAcceptance, StoreError> {

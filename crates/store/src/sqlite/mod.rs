@@ -5,6 +5,7 @@
 
 mod writer; // one database file: group commit, readers, WAL checkpoints, lock, schema version
 mod statements; // statements and values of rows
+mod audit; // audit entries of a file
 
 pub mod journal; // the event flow, in `journal.db`
 pub mod records; // the system of record, in `records.db`

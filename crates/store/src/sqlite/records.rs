@@ -9,7 +9,10 @@ mod schema;
 mod encryption; // encryption of secrets at rest
 mod entry_log; // the change log of entries
 mod transaction; // a transaction, and the change log
+mod images; // images of records for the audit log
 mod api_keys;
+mod capacity_profiles; // saved capacity profiles
+mod users; // users of the console and their sessions
 mod endpoints;
 mod suppressions;
 mod feedback; // feedback to sent messages

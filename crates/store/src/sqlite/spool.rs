@@ -35,6 +35,7 @@ mod definitions; // exchanges and the states of their ports
 mod flow; // rate limits and throttling
 mod aggregation; // groups of messages aggregated into one
 mod locations; // messages received by locations, committed with their checkpoints
+mod audit_trails; // audit log of each partition
 
 #[cfg(test)]
 mod tests;

@@ -91,6 +91,7 @@ DROP TABLE places;
     // The same tables. A body may now be a reference to an earlier entry of the block, which earlier versions cannot
     // read.
     "",
+    super::audit::SCHEMA,
 ];
 
 /// Limits of tracking.
@@ -136,6 +137,8 @@ fn set_aside(folder: &Path) -> std::io::Result<PathBuf> {
     }
     Ok(to)
 }
+
+super::audit::trail!(SqliteTracking, "tracking");
 
 impl SqliteTracking {
     /// Opens or creates `tracking.db` in a folder. Blocks. A damaged file is renamed to `tracking.db.damaged`, in place of

@@ -5,7 +5,9 @@
 //! acknowledged only after its commit.
 //!
 //! A failed job is rolled back alone. Retryable jobs need no savepoint, which would copy every page that they change:
-//! if one of them fails, the transaction is rolled back and all jobs run again, with savepoints.
+//! if one of them fails, the transaction is rolled back and all jobs run again, with savepoints. The first job of a
+//! transaction needs none either. In a savepoint, the end of each statement takes time in proportion to the pages that
+//! the job has changed (`memjrnlTruncate` of SQLite), so a large job would take quadratic time.
 //!
 //! The checkpointer copies the write-ahead log (WAL) into the file and syncs it in chunks. Only the rest, when the
 //! WAL is long enough to restart, is done by the writer, because nothing may be appended meanwhile.
@@ -45,14 +47,18 @@ use tocsin_model::folder;
 use tokio::sync::oneshot;
 
 use crate::{
+    audit::{self, ChangeContext},
     error::StoreError,
-    sqlite::writer::{
-        checkpoints::{CHECKPOINT_REST_BYTES, Checkpointer, WalState},
-        errors::{FAILED, FileHealth, panicked},
-        file::{CHANGED_KIB_MAX, cannot_open, connect, create, examine, lock, migrate, record_creation},
-        group_commit::Writer,
-        jobs::{CommitError, Job, ReadJob, Undo, WriteJob, once},
-        options::WAITING_READS_MAX,
+    sqlite::{
+        audit as audit_rows,
+        writer::{
+            checkpoints::{CHECKPOINT_REST_BYTES, Checkpointer, WalState},
+            errors::{FAILED, FileHealth, panicked},
+            file::{CHANGED_KIB_MAX, cannot_open, connect, create, examine, lock, migrate, record_creation},
+            group_commit::Writer,
+            jobs::{CommitError, Job, ReadJob, Undo, WriteJob, once},
+            options::WAITING_READS_MAX,
+        },
     },
 };
 
@@ -67,6 +73,8 @@ pub(crate) use options::{Erases, LOG_STEP_BYTES, Options, WAITING_WRITES_MAX};
 /// Open file. Dropping it waits for the accepted writes.
 pub(crate) struct Database {
     path: PathBuf,
+    /// Whether it has an audit log.
+    is_audited: bool,
     writes: Option<Sender<Box<dyn WriteJob>>>,
     reads: Option<Sender<ReadJob>>,
     threads: Vec<JoinHandle<()>>,
@@ -102,6 +110,7 @@ impl Database {
         writer.pragma_update(None, "cache_spill", -CHANGED_KIB_MAX).map_err(store_error)?;
         examine(&writer, path)?;
         migrate(&mut writer, path, options.migrations)?;
+        let is_audited = audit_rows::is_there(&writer)?;
         record_creation(&lock).map_err(|error| cannot_open(path, error))?;
         // Checkpoints run in the checkpointer, not within a commit, where callers would wait.
         writer.pragma_update(None, "wal_autocheckpoint", 0).map_err(store_error)?;
@@ -162,6 +171,7 @@ impl Database {
         let last = Some(Mutex::new(connect(path, options, 64)?));
         Ok(Database {
             path: path.to_owned(),
+            is_audited,
             writes: Some(writes),
             reads: Some(reads),
             threads,
@@ -219,13 +229,14 @@ impl Database {
     }
 
     /// Like [`Database::write_retryable`], with a callback: `answer` is called on the writer thread after the commit
-    /// or its failure, or at once if the job is not accepted.
+    /// or its failure, or at once if the job is not accepted. Its changes can be those of several callers, so it writes
+    /// their audit entries itself.
     pub(crate) fn write_retryable_then<T: Send + 'static>(
         &self,
         job: impl Fn(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
         answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
     ) {
-        self.submit(Undo::Transaction, job, answer);
+        self.submit(Undo::Transaction, None, job, answer);
     }
 
     /// Runs a job of one statement, which SQLite rolls back itself if it fails. The job must not fail after the
@@ -246,7 +257,7 @@ impl Database {
         job: impl FnOnce(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, answered) = bounded(1);
-        self.submit(Undo::Savepoint, once(job), move |result| {
+        self.submit(Undo::Savepoint, self.context(), once(job), move |result| {
             let _ = answer.send(result);
         });
         answered.recv().unwrap_or_else(|_| Err(self.health.error()))
@@ -258,21 +269,28 @@ impl Database {
         work: impl FnMut(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.submit(undo, work, move |result| {
+        self.submit(undo, self.context(), work, move |result| {
             // A caller that stopped waiting has its write stored nevertheless.
             let _ = answer.send(result);
         });
         answered.await.unwrap_or_else(|_| Err(self.health.error()))
     }
 
+    /// Context of the running operation, if this file has an audit log.
+    fn context(&self) -> Option<Arc<ChangeContext>> {
+        audit::current().filter(|_| self.is_audited)
+    }
+
     /// Submits a job to the writer, which answers it; a rejected job is answered here.
     fn submit<T: Send + 'static>(
         &self,
         undo: Undo,
+        context: Option<Arc<ChangeContext>>,
         work: impl FnMut(&Connection, &mut AfterCommit) -> Result<T, StoreError> + Send + 'static,
         answer: impl FnOnce(Result<T, StoreError>) + Send + 'static,
     ) {
-        let job: Box<dyn WriteJob> = Box::new(Job { work, undo, after: AfterCommit::default(), result: None, answer });
+        let job: Box<dyn WriteJob> =
+            Box::new(Job { work, undo, context, after: AfterCommit::default(), result: None, answer });
         let writes = self.writes.as_ref().expect("open until dropped");
         let refused = match self.health.check() {
             Ok(()) => writes.try_send(job),

@@ -34,3 +34,32 @@ fn api_keys_are_stored_as_hashes() {
         assert_eq!(news(records, ChangeSequence(0)).await, ["API key"; 3]);
     });
 }
+
+#[test]
+fn uses_and_expiry_of_api_keys_are_kept_beside_them() {
+    check(async |records| {
+        let key = ApiKey {
+            id: "a".to_owned(),
+            hash: [7; 32],
+            description: String::new(),
+            scopes: vec!["admin".to_owned()],
+            resources: Vec::new(),
+            created_at: at(1),
+            expires_at: None,
+        };
+        records.put_api_key(key.clone()).await.expect("stored");
+        let mut key_changes = records.newest_key_change();
+        key_changes.mark_unchanged();
+        let used = |id: &str, seconds| ApiKeyUse { id: id.to_owned(), at: at(seconds), from: Some("192.0.2.1".into()) };
+        records.put_api_key_uses(vec![used("a", 2), used("none", 2)]).await.expect("stored");
+        records.put_api_key_uses(vec![used("a", 3)]).await.expect("stored");
+        assert_eq!(records.api_key_uses().await.expect("read"), [used("a", 3)]);
+        assert!(!key_changes.has_changed().expect("it is open"), "a use is no change of the key");
+        records.set_api_key_expiry("a", Some(at(9))).await.expect("set");
+        assert!(key_changes.has_changed().expect("it is open"));
+        assert_eq!(records.api_keys().await.expect("read"), [ApiKey { expires_at: Some(at(9)), ..key }]);
+        assert!(is_missing(records.set_api_key_expiry("none", None).await));
+        records.remove_api_key("a").await.expect("removed");
+        assert_eq!(records.api_key_uses().await.expect("read"), []);
+    });
+}

@@ -1,6 +1,7 @@
 //! Devices that have replicas: their tokens, the generations of their keys, and their sessions.
 
 use rusqlite::{Connection, Row};
+use serde_json::json;
 use tocsin_model::{
     id::{Name, SubscriberNumber},
     time::Timestamp,
@@ -8,6 +9,7 @@ use tocsin_model::{
 
 use super::row_transaction::{RowTransaction, packed, unpacked};
 use crate::{
+    audit::{self, Image},
     collections::{
         DEVICES_MAX, DeviceNumber, DeviceState, GENERATIONS_KEPT, KeyNumber, PastSession, ReplicaDevice, SessionCounts,
     },
@@ -39,6 +41,7 @@ pub(super) fn put(connection: &Connection, device: &ReplicaDevice) -> Result<Dev
         device.expires_at.map(|at| at.0),
     );
     execute(connection, sql, fields)?;
+    audit::changed(|| Image::of("sync_device", &device.id, None, Some(image(device))));
     Ok(u32::try_from(connection.last_insert_rowid()).unwrap_or(u32::MAX))
 }
 
@@ -46,8 +49,27 @@ pub(super) fn list(connection: &Connection) -> Result<Vec<ReplicaDevice>, StoreE
     query_all(connection, &format!("SELECT {DEVICE} FROM devices ORDER BY number"), (), read)
 }
 
+fn image(device: &ReplicaDevice) -> serde_json::Value {
+    json!({
+        "application": device.application.as_str(),
+        "subscriber": device.subscriber.as_str(),
+        "name": device.name,
+        "may_write": device.may_write,
+        "expires_at": device.expires_at.map(|at| at.to_string()),
+    })
+}
+
+fn find(connection: &Connection, number: DeviceNumber) -> Result<Option<ReplicaDevice>, StoreError> {
+    query_one(connection, &format!("SELECT {DEVICE} FROM devices WHERE number = ?1"), (number,), read)
+}
+
 /// Removes a device and its state; what it wrote stays.
 pub(super) fn remove(connection: &Connection, number: DeviceNumber) -> Result<(), StoreError> {
+    if audit::is_recording()
+        && let Some(device) = find(connection, number)?
+    {
+        audit::changed(|| Image::of("sync_device", &device.id, Some(image(&device)), None));
+    }
     for table in ["generations", "sessions", "batches"] {
         execute(connection, &format!("DELETE FROM {table} WHERE device = ?1"), (number,))?;
     }
@@ -63,6 +85,12 @@ pub(super) fn set_wipe(
     asked: Option<Timestamp>,
     done: Option<Timestamp>,
 ) -> Result<(), StoreError> {
+    if audit::is_recording()
+        && let Some(device) = find(connection, number)?
+    {
+        let image = json!({ "wipe_at": asked.map(|at| at.to_string()) });
+        audit::changed(|| Image::of("sync_device", &device.id, None, Some(image)));
+    }
     let sql = "UPDATE devices SET wipe_at = ?2, wiped_at = ?3 WHERE number = ?1";
     execute(connection, sql, (number, asked.map(|at| at.0), done.map(|at| at.0))).map(drop)
 }

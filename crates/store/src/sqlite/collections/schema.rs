@@ -146,4 +146,5 @@ CREATE TABLE batches (
 -- Further copies of a device's replica: each is a separate author.
 CREATE TABLE authors (number INTEGER PRIMARY KEY AUTOINCREMENT, device INTEGER NOT NULL) STRICT;
 "#,
+    crate::sqlite::audit::SCHEMA,
 ];

@@ -1,6 +1,7 @@
 //! Broadcasts: stored once, with a row for each reader who changed their state.
 
 use rusqlite::Connection;
+use serde_json::json;
 use tocsin_model::{
     id::{InboxBroadcastId, Name, SubscriberNumber},
     inbox::Item,
@@ -8,6 +9,7 @@ use tocsin_model::{
 };
 
 use crate::{
+    audit::{self, Image},
     error::StoreError,
     inbox::{BROADCASTS_MAX, Broadcast, NewBroadcast, TOMBSTONES_KEPT, no_broadcast, too_many_broadcasts},
     sqlite::{
@@ -49,6 +51,10 @@ fn find(connection: &Connection, application: &Name, title: &Name) -> Result<Opt
     query_one(connection, &sql, (application.as_str(), title.as_str()), read)?.transpose()
 }
 
+fn image(audience: Option<&Name>, expires_at: Timestamp) -> serde_json::Value {
+    json!({ "audience": audience.map(Name::as_str), "expires_at": expires_at.to_string() })
+}
+
 pub(super) fn put(
     tx: &mut InboxTransaction<'_>,
     new: NewBroadcast,
@@ -71,6 +77,11 @@ pub(super) fn put(
                 "UPDATE broadcasts SET audience = ?2, content = ?3, expires_at = ?4, changed = ?5 WHERE number = ?1";
             execute(tx.connection, sql, (broadcast.id.0, audience, new_content, new.expires_at.0, changed))?;
             tx.broadcasts_changed = true;
+            audit::changed(|| {
+                let before = image(broadcast.audience.as_ref(), broadcast.expires_at);
+                let after = image(new.audience.as_ref(), new.expires_at);
+                Image::of("inbox_broadcast", format_args!("{application}/{title}"), Some(before), Some(after))
+            });
             let NewBroadcast { audience, content, expires_at, .. } = new;
             return Ok((Broadcast { audience, content, expires_at, ..broadcast }, false));
         }
@@ -94,6 +105,10 @@ pub(super) fn put(
         (number, application.as_str(), title, audience, new_content, now.0, new.expires_at.0),
     )?;
     tx.broadcasts_changed = true;
+    audit::changed(|| {
+        let after = image(new.audience.as_ref(), new.expires_at);
+        Image::of("inbox_broadcast", format_args!("{application}/{title}"), None, Some(after))
+    });
     let NewBroadcast { name, audience, content, expires_at } = new;
     let id = InboxBroadcastId(number);
     Ok((Broadcast { id, name, audience, content, created_at: now, expires_at, readers: 0 }, true))
@@ -116,6 +131,10 @@ pub(super) fn withdraw(
 ) -> Result<(), StoreError> {
     let found = find(tx.connection, application, title)?.filter(|row| row.broadcast.expires_at > now);
     let Row { broadcast, .. } = found.ok_or_else(|| no_broadcast(title))?;
+    audit::changed(|| {
+        let before = image(broadcast.audience.as_ref(), broadcast.expires_at);
+        Image::of("inbox_broadcast", format_args!("{application}/{title}"), Some(before), None)
+    });
     let changed = tx.next();
     let sql = "UPDATE broadcasts SET withdrawn_at = ?2, changed = ?3 WHERE number = ?1";
     execute(tx.connection, sql, (broadcast.id.0, now.0, changed))?;

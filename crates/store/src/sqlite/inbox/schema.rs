@@ -1,7 +1,8 @@
 //! Tables of `inbox.db`, as forward-only migrations.
 
 /// Migrations. A released one is never changed; new ones are appended.
-pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[r#"
+pub(in crate::sqlite) const MIGRATIONS: &[&str] = &[
+    r#"
 -- The end of the sequence, the sequence up to which removals are no longer known, and counts: one row.
 CREATE TABLE books (
     one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -83,4 +84,6 @@ CREATE TABLE touches (
     PRIMARY KEY (subscriber, broadcast)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX touches_by_broadcast ON touches (broadcast);
-"#];
+"#,
+    crate::sqlite::audit::SCHEMA,
+];

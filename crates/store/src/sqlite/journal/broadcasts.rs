@@ -1,6 +1,7 @@
 //! Broadcasts, their progress, and the work that they hold. Broadcasts are few, so names are stored as text.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde_json::json;
 use tocsin_model::{
     id::{BroadcastId, EventBatchId, Name, NotificationBatchId, SubscriptionId},
     time::Timestamp,
@@ -14,6 +15,7 @@ use super::{
     views::{NUMBER_MAX, collect},
 };
 use crate::{
+    audit::{self, Image},
     error::StoreError,
     journal::{
         Broadcast, BroadcastChange, BroadcastFilter, BroadcastState, BroadcastStep, BroadcastTotals, HELD,
@@ -75,6 +77,12 @@ pub fn put(connection: &Connection, new: &NewBroadcast) -> Result<(Broadcast, bo
         (key, application.as_str(), draft, by, created_at.0, starts_at.0),
     )?;
     let stored = collect(connection, &sql, [key], read)?.pop();
+    if let Some(stored) = &stored {
+        audit::changed(|| {
+            let draft = serde_json::from_str(draft).unwrap_or_default();
+            Image::of("broadcast", stored.id, None, Some(draft))
+        });
+    }
     stored.map(|stored| (stored, true)).ok_or_else(|| StoreError::Damaged("a broadcast".to_owned()))
 }
 
@@ -139,6 +147,10 @@ pub fn change(
     let present = find(connection, id)?.ok_or_else(|| no_broadcast(id))?;
     let Some(state) = changed_state(&present, change.to) else { return Ok(present) };
     let BroadcastChange { to, by, reason, now } = change;
+    audit::changed(|| {
+        let image = |state: BroadcastState| Some(json!({ "state": state.word() }));
+        Image::of("broadcast", id, image(present.state), image(state))
+    });
     execute(
         connection,
         "UPDATE broadcasts SET state = ?2, changed_at = ?3, changed_by = ?4, reason = ?5 WHERE id = ?1",

@@ -212,6 +212,10 @@ pub fn cancel(
         values.len()
     );
     let ended = collect(connection, &sql, params_from_iter(values), batch_of)?;
+    if let (false, Some(application)) = (ended.is_empty(), &filter.application) {
+        let image = serde_json::json!({ "delayed_notifications": ended.len() });
+        crate::audit::changed(|| crate::audit::Image::of("application", application, Some(image), None));
+    }
     let rows = RowWriter::new(connection, shared, now);
     count_ended(&rows, &ended)?;
     rows.store_counts(after, None, false)?;

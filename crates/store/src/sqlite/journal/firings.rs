@@ -1,6 +1,7 @@
 //! Failed and skipped firings, and stopped rules. They are rare, so names are stored as text.
 
 use rusqlite::{Connection, Row, params_from_iter, types::Value};
+use serde_json::json;
 use tocsin_model::{
     id::{EventBatchId, Name},
     time::Timestamp,
@@ -8,6 +9,7 @@ use tocsin_model::{
 
 use super::views::collect;
 use crate::{
+    audit::{self, Image},
     error::StoreError,
     journal::{Firing, FiringFilter, FiringStatus, NewFiring, RefiredBatch, RuleStop, Step},
     sqlite::writer::store_error,
@@ -55,13 +57,22 @@ pub fn add_stop(connection: &Connection, stop: &RuleStop) -> Result<(), StoreErr
     let RuleStop { application, rule, by, reason, since } = stop;
     let sql = "INSERT INTO rule_stops (application, rule, \"by\", reason, since) VALUES (?1, ?2, ?3, ?4, ?5)
         ON CONFLICT DO NOTHING";
-    execute(connection, sql, (application.as_str(), rule.as_str(), by, reason, since.0)).map(|_| ())
+    if execute(connection, sql, (application.as_str(), rule.as_str(), by, reason, since.0))? > 0 {
+        let image = json!({ "state": "stopped", "reason": reason });
+        audit::changed(|| Image::of("rule", format_args!("{application}/{rule}"), None, Some(image)));
+    }
+    Ok(())
 }
 
 /// Resumes a rule. Returns whether it was stopped.
 pub fn remove_stop(connection: &Connection, application: &Name, rule: &Name) -> Result<bool, StoreError> {
     let sql = "DELETE FROM rule_stops WHERE application = ?1 AND rule = ?2";
-    Ok(execute(connection, sql, (application.as_str(), rule.as_str()))? > 0)
+    let was_stopped = execute(connection, sql, (application.as_str(), rule.as_str()))? > 0;
+    if was_stopped {
+        let image = json!({ "state": "stopped" });
+        audit::changed(|| Image::of("rule", format_args!("{application}/{rule}"), Some(image), None));
+    }
+    Ok(was_stopped)
 }
 
 /// All stopped rules.
@@ -96,6 +107,9 @@ pub fn dismiss(connection: &Connection, filter: &FiringFilter) -> Result<u64, St
     let (condition, params) = condition(filter);
     let sql = format!("SELECT coalesce(sum(batches), 0) FROM firings WHERE {condition}");
     let count = connection.query_row(&sql, params_from_iter(&params), |row| row.get(0)).map_err(store_error)?;
+    if count > 0 {
+        audit::changed(|| Image::of("firing", filter.id.unwrap_or(0), Some(json!({ "event_batches": count })), None));
+    }
     let sql = format!("DELETE FROM firings WHERE {condition}");
     connection.execute(&sql, params_from_iter(&params)).map_err(store_error)?;
     Ok(count)

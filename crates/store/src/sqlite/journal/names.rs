@@ -57,18 +57,17 @@ impl Names {
 
     async fn add(self: &std::sync::Arc<Self>, database: &Database, name: Name) -> Result<i64, StoreError> {
         let known = self.clone();
-        database
-            .write(move |connection, after| {
-                let number: i64 = connection
-                    .prepare_cached(
-                        "INSERT INTO names (name) VALUES (?1) ON CONFLICT (name) DO UPDATE SET name = name RETURNING id",
-                    )
-                    .and_then(|mut statement| statement.query_row([name.as_str()], |row| row.get(0)))
-                    .map_err(store_error)?;
-                after.run(move || known.0.write().insert(number, name));
-                Ok(number)
-            })
-            .await
+        let write = database.write(move |connection, after| {
+            let number: i64 = connection
+                .prepare_cached(
+                    "INSERT INTO names (name) VALUES (?1) ON CONFLICT (name) DO UPDATE SET name = name RETURNING id",
+                )
+                .and_then(|mut statement| statement.query_row([name.as_str()], |row| row.get(0)))
+                .map_err(store_error)?;
+            after.run(move || known.0.write().insert(number, name));
+            Ok(number)
+        });
+        crate::audit::unaudited(write).await
     }
 
     /// Name of a number.

@@ -9,6 +9,7 @@ use super::{
     views::collect,
 };
 use crate::{
+    audit::{self, Image},
     error::StoreError,
     journal::{
         NewResend, ReopenedNotifications, Resend, ResendProgress, StoredSuspension, SuspensionFilter, split_suspension,
@@ -52,7 +53,14 @@ pub fn begin(connection: &Connection, new: &NewResend) -> Result<(Resend, bool),
         )
         .and_then(|mut statement| statement.execute((&new.key, &new.request, &new.by, new.asked_at.0)))
         .map_err(store_error)?;
-    find()?.map(|stored| (stored, true)).ok_or_else(|| StoreError::Damaged("a resend request".to_owned()))
+    let made = find()?;
+    if let Some(made) = &made {
+        audit::changed(|| {
+            let request = serde_json::from_str(&new.request).unwrap_or_default();
+            Image::of("resend", made.id, None, Some(request))
+        });
+    }
+    made.map(|stored| (stored, true)).ok_or_else(|| StoreError::Damaged("a resend request".to_owned()))
 }
 
 /// Requests after a number, oldest first.

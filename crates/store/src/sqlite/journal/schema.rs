@@ -402,4 +402,5 @@ CREATE TABLE erasures (
 -- Fills free pages while they are overwritten.
 CREATE TABLE fill (number INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 ",
+    crate::sqlite::audit::SCHEMA,
 ];

@@ -1,6 +1,7 @@
 //! Suspended work: list, edit, resume, end.
 
 use rusqlite::{Connection, Row, params_from_iter, types::Value};
+use serde_json::json;
 use tocsin_model::{
     id::{Name, NotificationBatchId},
     time::Timestamp,
@@ -11,6 +12,7 @@ use super::{
     views::collect,
 };
 use crate::{
+    audit::{self, Image},
     bounded_scan::{SCANNED_ROWS_MAX, ScanPage},
     error::StoreError,
     journal::{
@@ -135,6 +137,8 @@ pub fn edit(
                 .prepare_cached("UPDATE suspensions SET edit = ?2 WHERE id = ?1")
                 .and_then(|mut statement| statement.execute((id, edit)))
                 .map_err(store_error)?;
+            let before = suspension.work_state.edit.as_deref();
+            audit::changed(|| Image::of("suspension", id, edit_image(before), edit_image(edit)));
             Ok(Some(id))
         }
         Some(Some(mut cut)) => {
@@ -144,10 +148,26 @@ pub fn edit(
             let mut rows = RowWriter::new(connection, shared, Timestamp::default());
             rows.shrink_suspension(id, &suspension.ordinals, whole)?;
             let made = rows.suspend(lane, &cut)?;
+            audit::changed(|| Image::of("suspension", made, None, edit_image(edit)));
             rows.store_counts(after, None, false)?;
             Ok(Some(made))
         }
     }
+}
+
+fn image(suspension: &Suspension) -> serde_json::Value {
+    json!({
+        "notification_batch": suspension.batch.to_string(),
+        "application": suspension.application.as_str(),
+        "channel": suspension.channel.as_str(),
+        "notifications": suspension.ordinals.len(),
+        "reason": suspension.reason,
+    })
+}
+
+/// The content of an edit is that of a message to a person, so only its presence is logged.
+fn edit_image(edit: Option<&str>) -> Option<serde_json::Value> {
+    Some(json!({ "is_edited": edit.is_some() }))
 }
 
 /// Progress of a resolution.
@@ -179,6 +199,7 @@ pub fn resolve_some(
         }
         resolved.last = Some(id);
         resolved.notifications += count as u64;
+        audit::changed(|| Image::of("suspension", id, Some(image(&suspension)), None));
         rows.remove_suspension(id, count)?;
         match resolution {
             Resolution::Resume => {

@@ -1,10 +1,12 @@
 //! Paused and disabled components. They are rare, so names are stored as text.
 
 use rusqlite::{Connection, Row};
+use serde_json::json;
 use tocsin_model::time::Timestamp;
 
 use super::views::collect;
 use crate::{
+    audit::{self, Image},
     error::StoreError,
     journal::{Component, Switch, SwitchState},
     sqlite::writer::store_error,
@@ -13,6 +15,10 @@ use crate::{
 /// Sets the switch of a component.
 pub fn set(connection: &Connection, switch: &Switch) -> Result<(), StoreError> {
     let Switch { component, state, by, reason, since } = switch;
+    if audit::is_recording() {
+        let before = find(connection, component)?;
+        audit::changed(|| Image::of("switch", component, before.as_ref().map(image), Some(image(switch))));
+    }
     connection
         .prepare_cached(
             "INSERT OR REPLACE INTO switches (component, state, \"by\", reason, since) VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -24,11 +30,24 @@ pub fn set(connection: &Connection, switch: &Switch) -> Result<(), StoreError> {
 
 /// Removes a switch. Returns whether there was one.
 pub fn remove(connection: &Connection, component: &Component) -> Result<bool, StoreError> {
+    if audit::is_recording()
+        && let Some(before) = find(connection, component)?
+    {
+        audit::changed(|| Image::of("switch", component, Some(image(&before)), None));
+    }
     connection
         .prepare_cached("DELETE FROM switches WHERE component = ?1")
         .and_then(|mut statement| statement.execute([component.to_string()]))
         .map(|count| count > 0)
         .map_err(store_error)
+}
+
+fn find(connection: &Connection, component: &Component) -> Result<Option<Switch>, StoreError> {
+    Ok(list(connection)?.into_iter().find(|found| found.component == *component))
+}
+
+fn image(switch: &Switch) -> serde_json::Value {
+    json!({ "state": switch.state.word(), "reason": switch.reason })
 }
 
 /// All switches, by the text of their component.

@@ -3,10 +3,11 @@
 use rusqlite::Connection;
 use tocsin_model::time::Timestamp;
 
-use super::transaction::RecordsTransaction;
+use super::{images, transaction::RecordsTransaction};
 use crate::{
+    audit,
     error::StoreError,
-    records::{ApiKey, REMOVED_API_KEYS_MAX},
+    records::{ApiKey, ApiKeyUse, REMOVED_API_KEYS_MAX},
     sqlite::statements::{execute, json, json_at, query_all, signed},
 };
 
@@ -28,6 +29,7 @@ pub(super) fn put(tx: &mut RecordsTransaction<'_>, key: &ApiKey) -> Result<(), S
     if added == 0 {
         return Err(StoreError::Taken(format!("API key `{}`", key.id)));
     }
+    images::api_key(None, Some(key));
     tx.api_keys_changed()
 }
 
@@ -57,6 +59,9 @@ pub(super) fn removed(connection: &Connection) -> Result<Vec<(String, String)>, 
 }
 
 pub(super) fn remove(tx: &mut RecordsTransaction<'_>, id: &str) -> Result<(), StoreError> {
+    if audit::is_recording() {
+        images::api_key(all(tx.connection)?.iter().find(|key| key.id == id), None);
+    }
     tx.api_keys_changed()?;
     execute(
         tx.connection,
@@ -64,6 +69,7 @@ pub(super) fn remove(tx: &mut RecordsTransaction<'_>, id: &str) -> Result<(), St
             ON CONFLICT (id) DO UPDATE SET description = excluded.description, sequence = excluded.sequence",
         (id, signed(tx.change)),
     )?;
+    execute(tx.connection, "DELETE FROM api_key_uses WHERE id = ?1", [id])?;
     if execute(tx.connection, "DELETE FROM api_keys WHERE id = ?1", [id])? == 0 {
         return Err(StoreError::Missing(format!("API key `{id}`")));
     }
@@ -74,4 +80,36 @@ pub(super) fn remove(tx: &mut RecordsTransaction<'_>, id: &str) -> Result<(), St
         [signed(REMOVED_API_KEYS_MAX as u64)],
     )
     .map(drop)
+}
+
+pub(super) fn put_uses(tx: &mut RecordsTransaction<'_>, uses: &[ApiKeyUse]) -> Result<(), StoreError> {
+    for one in uses {
+        execute(
+            tx.connection,
+            "INSERT INTO api_key_uses (id, used_at, used_from) SELECT id, ?2, ?3 FROM api_keys WHERE id = ?1
+                ON CONFLICT (id) DO UPDATE SET used_at = excluded.used_at, used_from = excluded.used_from",
+            (&one.id, one.at.0, &one.from),
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) fn uses(connection: &Connection) -> Result<Vec<ApiKeyUse>, StoreError> {
+    let sql = "SELECT id, used_at, used_from FROM api_key_uses ORDER BY id";
+    query_all(connection, sql, (), |row| {
+        Ok(ApiKeyUse { id: row.get(0)?, at: Timestamp(row.get(1)?), from: row.get(2)? })
+    })
+}
+
+pub(super) fn set_expiry(
+    tx: &mut RecordsTransaction<'_>,
+    id: &str,
+    expires_at: Option<Timestamp>,
+) -> Result<(), StoreError> {
+    let before = all(tx.connection)?.into_iter().find(|key| key.id == id);
+    let before = before.ok_or_else(|| StoreError::Missing(format!("API key `{id}`")))?;
+    images::api_key(Some(&before), Some(&ApiKey { expires_at, ..before.clone() }));
+    let sql = "UPDATE api_keys SET expires_at = ?2 WHERE id = ?1";
+    execute(tx.connection, sql, (id, expires_at.map(|time| time.0)))?;
+    tx.api_keys_changed()
 }

@@ -1,9 +1,11 @@
 //! Application definitions, by version.
 
 use rusqlite::{Connection, Row};
+use serde_json::json;
 use tocsin_model::{id::Name, time::Timestamp};
 
 use crate::{
+    audit::{self, Image},
     error::StoreError,
     records::{ApplicationVersion, REMOVED_SUBSCRIPTIONS_MAX, no_application},
     sqlite::{
@@ -43,6 +45,11 @@ pub(super) fn put(
         "INSERT INTO applications (name, version) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET version = ?2",
         (name.as_str(), version),
     )?;
+    // The definition can contain passwords; its versions are kept.
+    audit::changed(|| {
+        let image = |version: u32| (version > 0).then(|| json!({ "version": version }));
+        Image::of("application", name, image(version - 1), image(version))
+    });
     tx.application_changed(name)?;
     Ok(version)
 }
@@ -77,6 +84,10 @@ pub(super) fn remove_step(tx: &mut RecordsTransaction<'_>, name: &Name, now: Tim
     let removed = subscriptions::remove_some_of_application(tx, name, REMOVED_SUBSCRIPTIONS_MAX, now)?;
     if removed == REMOVED_SUBSCRIPTIONS_MAX {
         return Ok(false);
+    }
+    if audit::is_recording() {
+        let version = one(tx.connection, name, None)?.map(|found| json!({ "version": found.version }));
+        audit::changed(|| Image::of("application", name, version, None));
     }
     execute(tx.connection, "DELETE FROM applications WHERE name = ?1", [name.as_str()])?;
     tx.application_changed(name)?;

@@ -205,6 +205,8 @@ impl SqliteRecords {
     }
 }
 
+crate::sqlite::audit::trail!(SqliteRecords, "records");
+
 /// Whether documents of a collection have secrets: a configuration can be the private key of the installation.
 pub(super) fn is_secret(collection: Collection) -> bool {
     collection == Collection::Configuration

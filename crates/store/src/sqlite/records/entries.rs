@@ -10,6 +10,7 @@ use rusqlite::{Connection, Row};
 use tocsin_model::{id::SubscriberId, subscriber::Subscriber, time::Timestamp, value::Value};
 
 use crate::{
+    audit,
     entries::{
         EntryChange, EntryFeed, EntryKey, EntryNode, EntryNumber, EntryReader, EntryState, EntryWriter, LoginNames,
         Object, Placement, ROW_ATTRIBUTES, RowChange, StoredObject,
@@ -20,7 +21,7 @@ use crate::{
         records::{
             entry_changes::{change, check_login, holder, index_diff, invalidate_indexes, put_credential, put_key},
             entry_log::start_new_log,
-            subscriber_rows, subscribers,
+            images, subscriber_rows, subscribers,
             transaction::RecordsTransaction,
         },
         statements::{execute, json, json_at, number_at, query_all, query_one, signed},
@@ -397,6 +398,7 @@ impl EntryWriter for Writer<'_, '_> {
             (above, &new.rdn, &new.rdn_key, json(&rest), now.0),
         )?;
         let number = EntryNumber(connection.last_insert_rowid());
+        images::object(connection, None, Some(&new))?;
         for (name, value) in rows {
             put_row(connection, number, name, value)?;
         }
@@ -408,6 +410,7 @@ impl EntryWriter for Writer<'_, '_> {
     fn change_object(&mut self, old: &StoredObject, new: Object, now: Timestamp) -> Result<(), StoreError> {
         let names = LoginNames::Attributes { before: Some(&old.object.attributes), now: &new.attributes };
         check_login(self.0, Some(old.number), names)?;
+        images::object(self.0.connection, Some(&old.object), Some(&new))?;
         let ((_, before), (rest, rows)) = (split_rows(&old.object.attributes), split_rows(&new.attributes));
         for (name, value) in before.difference(&rows) {
             remove_row(self.0.connection, old.number, name, value)?;
@@ -436,6 +439,7 @@ impl EntryWriter for Writer<'_, '_> {
     fn change_rows(&mut self, old: &StoredObject, change: &RowChange, now: Timestamp) -> Result<(), StoreError> {
         let RowChange { name, added, removed, gone, made } = change;
         let connection = self.0.connection;
+        images::row_values(connection, &old.object, name, added, removed)?;
         for value in removed {
             remove_row(connection, old.number, name, value)?;
         }
@@ -478,7 +482,8 @@ impl EntryWriter for Writer<'_, '_> {
             EntryNode::Subscriber(subscriber, _) => {
                 subscribers::remove(self.0, &subscriber.id, Precondition::Present, now)
             }
-            EntryNode::Object(_) => {
+            EntryNode::Object(removed) => {
+                images::object(self.0.connection, Some(&removed.object), None)?;
                 execute(self.0.connection, "DELETE FROM entries WHERE number = ?1", [number.0])?;
                 execute(self.0.connection, "DELETE FROM entry_values WHERE entry = ?1", [number.0])?;
                 self.put_credential(number, None)?;
@@ -488,6 +493,11 @@ impl EntryWriter for Writer<'_, '_> {
     }
 
     fn put_credential(&mut self, number: EntryNumber, credential: Option<&str>) -> Result<(), StoreError> {
+        if audit::is_recording()
+            && let Some(holder) = node(self.0.connection, number)?
+        {
+            images::credential(self.0.connection, &holder, credential.is_some())?;
+        }
         put_credential(self.0, number, credential)
     }
 

@@ -29,18 +29,19 @@ use crate::{
     error::StoreError,
     inbox::Listener,
     records::{
-        ApiKey, ApiKeyStore, ApplicationStore, ApplicationVersion, ChangeLog, ConfirmConsent, ConsentStore,
-        DocumentScan, DocumentVersion, EndpointKey, EvidenceOf, FailingEndpoint, FeedbackChange, FeedbackFilter,
-        FeedbackState, FeedbackStore, FollowedSchedule, IndexedSubscription, Installation, KeyFilter, LifecycleEntry,
-        LifecycleFilter, LifecycleStore, MatchStore, Merge, MergeRefusal, NewApplicationVersion, NewConsented,
-        NewSegment, NewSubscriber, NewSubscription, NotifybcStore, Precondition, ProfileImage, PutDevice, PutDocument,
-        Recipient, RecipientStore, RecipientWatcher, RecordChange, RecordCounts, RemoveSubscription, ScheduleMembers,
-        ScheduleStore, ScheduledSubscription, SegmentScan, SegmentScanBounds, SegmentStore, StoredDocument,
-        SubscriberFilter, SubscriberStore, SubscriptionCounts, SubscriptionFilter, SubscriptionStore,
-        SuppressionFilter, SuppressionStore, TrimLifecycle, UpdateSubscription, Written, no_subscription,
+        ApiKey, ApiKeyStore, ApiKeyUse, ApplicationStore, ApplicationVersion, CapacityProfile, CapacityProfileStore,
+        ChangeLog, ConfirmConsent, ConsentStore, DocumentScan, DocumentVersion, EndpointKey, EvidenceOf,
+        FailingEndpoint, FeedbackChange, FeedbackFilter, FeedbackState, FeedbackStore, FollowedSchedule,
+        IndexedSubscription, Installation, KeyFilter, LifecycleEntry, LifecycleFilter, LifecycleStore, MatchStore,
+        Merge, MergeRefusal, NewApplicationVersion, NewCapacityProfile, NewConsented, NewSegment, NewSubscriber,
+        NewSubscription, NotifybcStore, Precondition, ProfileImage, PutDevice, PutDocument, Recipient, RecipientStore,
+        RecipientWatcher, RecordChange, RecordCounts, RemoveSubscription, ScheduleMembers, ScheduleStore,
+        ScheduledSubscription, SegmentScan, SegmentScanBounds, SegmentStore, Session, StoredDocument, SubscriberFilter,
+        SubscriberStore, SubscriptionCounts, SubscriptionFilter, SubscriptionStore, SuppressionFilter,
+        SuppressionStore, TrimLifecycle, UpdateSubscription, User, UserStore, Written, no_subscription,
     },
     sqlite::records::{
-        api_keys, applications, consent_rows, consents,
+        api_keys, applications, capacity_profiles, consent_rows, consents,
         database::SqliteRecords,
         endpoints,
         entries::Writer,
@@ -48,6 +49,7 @@ use crate::{
         notifybc_documents::{self, DocumentPuts, GROUPED_DOCUMENTS_MAX},
         prepared, recipients, schedules, segments, subscriber_rows, subscribers, subscriptions, suppressions,
         transaction::{self, RecordsTransaction},
+        users,
     },
 };
 
@@ -654,8 +656,79 @@ impl ApiKeyStore for SqliteRecords {
         self.change(move |tx| api_keys::remove(tx, &id)).await
     }
 
+    async fn put_api_key_uses(&self, uses: Vec<ApiKeyUse>) -> Result<(), StoreError> {
+        self.change(move |tx| api_keys::put_uses(tx, &uses)).await
+    }
+
+    async fn api_key_uses(&self) -> Result<Vec<ApiKeyUse>, StoreError> {
+        self.database.read(api_keys::uses).await
+    }
+
+    async fn set_api_key_expiry(&self, id: &str, expires_at: Option<Timestamp>) -> Result<(), StoreError> {
+        let id = id.to_owned();
+        self.change(move |tx| api_keys::set_expiry(tx, &id, expires_at)).await
+    }
+
     fn newest_key_change(&self) -> watch::Receiver<ChangeSequence> {
         self.published.newest_key.subscribe()
+    }
+}
+
+#[async_trait]
+impl CapacityProfileStore for SqliteRecords {
+    async fn capacity_profiles(&self) -> Result<Vec<CapacityProfile>, StoreError> {
+        self.database.read(capacity_profiles::all).await
+    }
+
+    async fn capacity_profile(&self, name: &Name) -> Result<Option<CapacityProfile>, StoreError> {
+        let name = name.clone();
+        self.database.read(move |connection| capacity_profiles::find(connection, &name)).await
+    }
+
+    async fn put_capacity_profile(
+        &self,
+        new: NewCapacityProfile,
+        expect: Precondition,
+        now: Timestamp,
+    ) -> Result<CapacityProfile, StoreError> {
+        self.change(move |tx| capacity_profiles::put(tx, new.at(now), expect)).await
+    }
+
+    async fn remove_capacity_profile(&self, name: &Name, revision: Option<u64>) -> Result<(), StoreError> {
+        let name = name.clone();
+        self.change(move |tx| capacity_profiles::remove(tx, &name, revision)).await
+    }
+}
+
+#[async_trait]
+impl UserStore for SqliteRecords {
+    async fn users(&self) -> Result<Vec<User>, StoreError> {
+        self.database.read(users::all).await
+    }
+
+    async fn put_user(&self, user: User, expect: Precondition, now: Timestamp) -> Result<User, StoreError> {
+        self.change(move |tx| users::put(tx, user, expect, now)).await
+    }
+
+    async fn remove_user(&self, name: &str) -> Result<(), StoreError> {
+        let name = name.to_owned();
+        self.change(move |tx| users::remove(tx, &name)).await
+    }
+
+    async fn sessions(&self) -> Result<Vec<Session>, StoreError> {
+        self.database.read(users::sessions).await
+    }
+
+    async fn put_session(&self, session: Session) -> Result<Vec<String>, StoreError> {
+        self.change(move |tx| users::put_session(tx, &session)).await
+    }
+
+    async fn touch_sessions(&self, used: Vec<(String, Timestamp)>) -> Result<(), StoreError> {
+        self.change(move |tx| users::touch_sessions(tx, &used)).await
+    }
+
+    async fn remove_sessions(&self, ids: Vec<String>) -> Result<(), StoreError> {
+        self.change(move |tx| users::remove_sessions(tx, &ids)).await
     }
 }
 

@@ -7,12 +7,15 @@ use parking_lot::Mutex;
 use crate::{
     error::StoreError,
     records::{DocumentVersion, Written},
-    sqlite::records::{
-        notifybc_documents::{self, DocumentPuts},
-        prepared::PreparedChange,
-        published_state::PublishedState,
-        transaction::RecordsTransaction,
-        waiting_queue::{Answer, WaitingQueue},
+    sqlite::{
+        audit,
+        records::{
+            notifybc_documents::{self, DocumentPuts},
+            prepared::PreparedChange,
+            published_state::PublishedState,
+            transaction::RecordsTransaction,
+            waiting_queue::{Answer, WaitingChange, WaitingQueue},
+        },
     },
 };
 
@@ -62,7 +65,7 @@ pub(super) enum Stage<C: GroupedChange> {
     /// The writer has not started the job.
     Submitted,
     /// Changes taken by the first run; a retry after a rollback applies the same ones.
-    Started(Vec<C>, Vec<Answer<C::Result>>),
+    Started(Vec<WaitingChange<C>>, Vec<Answer<C::Result>>),
     Answered,
 }
 
@@ -74,7 +77,13 @@ impl<C: GroupedChange> GroupCommit<C> {
             *stage = Stage::Started(changes, answers);
         }
         let Stage::Started(changes, _) = &*stage else { return Ok(Vec::new()) };
-        changes.iter().map(|change| change.write(tx)).collect()
+        let mut written = Vec::with_capacity(changes.len());
+        for WaitingChange { change, context } in changes {
+            let (result, entries) = audit::audited(tx.connection, context.as_ref(), || change.write(tx))?;
+            tx.audit_entries += entries;
+            written.push(result);
+        }
+        Ok(written)
     }
 
     pub(super) fn answer(&self, result: Result<Vec<C::Result>, StoreError>) {

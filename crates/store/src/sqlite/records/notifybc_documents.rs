@@ -1,6 +1,7 @@
 //! Documents of NotifyBC records: writes with their native rows, and reads.
 
 use rusqlite::{Connection, Row, params_from_iter, types::Value};
+use serde_json::json;
 use tocsin_model::{
     consent::{Consent, ConsentChange, ConsentState},
     id::SubscriptionId,
@@ -13,6 +14,7 @@ use tocsin_model::{
 
 use super::{notifybc_rows::collection_number, subscriber_rows::spelling_hash, transaction::RecordsTransaction};
 use crate::{
+    audit::{self, Image},
     bounded_scan::{SCANNED_ROWS_MAX, ScanPage},
     error::StoreError,
     records::{
@@ -73,6 +75,11 @@ pub(super) const GROUPED_DOCUMENTS_MAX: usize = 16;
 pub(super) struct DocumentPuts {
     pub(super) puts: Vec<PutDocument>,
     pub(super) now: Timestamp,
+}
+
+/// Kind of a document in the audit log. Bodies can be secret, so its images have the revision and state only.
+fn image_kind(collection: Collection) -> String {
+    format!("notifybc_{}", collection.name())
 }
 
 pub(super) fn put_many(
@@ -145,6 +152,11 @@ fn put(
         signed(revision),
     );
     execute(tx.connection, sql, row)?;
+    audit::changed(|| {
+        let after = json!({ "revision": revision, "state": text(&keys.state) });
+        let before = old.as_ref().map(|old| json!({ "revision": old.revision }));
+        Image::of(&image_kind(collection), id, before, Some(after))
+    });
     Ok(Ok(DocumentVersion { revision, number: native }))
 }
 
@@ -295,6 +307,8 @@ pub(super) fn remove_many(
     for id in ids {
         let Some(old) = find_row(tx.connection, collection, id)? else { continue };
         execute(tx.connection, "DELETE FROM notifybc_documents WHERE place = ?1", [old.place])?;
+        let before = Some(json!({ "revision": old.revision }));
+        audit::changed(|| Image::of(&image_kind(collection), id, before, None));
         if let Some(number) = old.number {
             remove_native(tx, id, number, now)?;
         }

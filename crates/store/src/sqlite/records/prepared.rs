@@ -7,12 +7,13 @@ use rusqlite::Connection;
 use tocsin_model::id::SubscriberNumber;
 
 use crate::{
+    audit,
     entries::{EntryChange, EntryState, PreparedAdd, PreparedModify},
     error::StoreError,
     records::{ProfileImage, ProfileStep},
     sqlite::{
         records::{
-            entry_changes, lifecycle, segments, subscribers,
+            entry_changes, images, lifecycle, segments, subscribers,
             transaction::{LoggedProfile, RecordsTransaction},
         },
         statements::{execute, json, query_one, signed},
@@ -85,6 +86,10 @@ fn write_modify(
     let place = [number.0, *revision].map(signed);
     let sql = "UPDATE subscribers SET attributes = ?3, updated_at = ?4, revision = ?2 + 1, told = ?5 WHERE number = ?1";
     execute(tx.connection, sql, (place[0], place[1], attributes, now.0, signed(sequence)))?;
+    let former = || serde_json::to_value(&retouch.before).unwrap_or_default();
+    if audit::is_recording() {
+        images::attributes(tx.connection, number.0, former(), &retouch.attributes)?;
+    }
     tx.touched.push(number.0);
     let keys = [&gone[..], made].concat();
     let change =
@@ -138,6 +143,7 @@ fn write_add(
     for (name, device) in devices {
         subscribers::put_row(tx, number, name, device)?;
     }
+    images::made_subscriber(tx.connection, number.0)?;
     if credential.is_some() {
         entry_changes::put_credential(tx, number.into(), credential.as_deref())?;
     }

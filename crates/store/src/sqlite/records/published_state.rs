@@ -65,6 +65,7 @@ impl PublishedState {
         let (key, mut recipients) = (tx.key_changed, tx.recipients);
         let (indexed, watcher) = (tx.indexed, tx.watcher);
         let (entries, credentials) = (tx.entry_changes, tx.credentials_touched);
+        after.count_audit_entries(tx.audit_entries);
         let published = self.clone();
         after.run(move || {
             published.recipient_cache.invalidate(&touched, &interests);

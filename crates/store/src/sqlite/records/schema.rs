@@ -497,4 +497,52 @@ CREATE UNIQUE INDEX notifybc_documents_by_unique ON notifybc_documents (collecti
     WHERE unique_key IS NOT NULL;
 CREATE INDEX notifybc_documents_by_subscription ON notifybc_documents (subscription) WHERE subscription IS NOT NULL;
 "#,
+    r#"
+-- Users of the console, and their sessions.
+CREATE TABLE users (
+    name TEXT PRIMARY KEY,
+    display_name TEXT NOT NULL,
+    email TEXT,
+    roles TEXT NOT NULL,                -- a JSON array
+    password TEXT,                      -- an Argon2id hash
+    oidc_subject TEXT,
+    language TEXT,
+    time_zone TEXT,
+    disabled INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    last_login_at INTEGER,
+    revision INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX users_by_oidc_subject ON users (oidc_subject) WHERE oidc_subject IS NOT NULL;
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY,
+    hash BLOB NOT NULL,                 -- SHA-256 of the token
+    user_name TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    last_used_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    reauthenticated_at INTEGER NOT NULL,
+    address TEXT,
+    user_agent TEXT
+) STRICT, WITHOUT ROWID;
+CREATE INDEX sessions_by_user ON sessions (user_name, last_used_at);
+"#,
+    crate::sqlite::audit::SCHEMA,
+    r#"
+-- Saved capacity profiles, and the last uses of API keys.
+CREATE TABLE capacity_profiles (
+    name TEXT PRIMARY KEY,
+    text TEXT NOT NULL,                 -- YAML
+    author TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    revision INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE api_key_uses (
+    id TEXT PRIMARY KEY,
+    used_at INTEGER NOT NULL,
+    used_from TEXT
+) STRICT, WITHOUT ROWID;
+"#,
 ];

@@ -22,6 +22,7 @@ use tocsin_model::{
 };
 
 use super::{
+    images,
     matching::ReachReader,
     transaction::{self, RecordsTransaction, Snapshot},
 };
@@ -67,9 +68,9 @@ pub(super) fn put(
     let old = find(tx.connection, &new.name)?;
     expect.check(old.as_ref().map(|old| old.revision), || format!("segment `{}`", new.name))?;
     let before = old.as_ref().map(|old| old.filter.clone());
-    let stored = match old {
-        Some(old) if old.description == new.description && old.filter == new.filter => return Ok(old),
-        Some(old) => new.over(&old, now),
+    let stored = match &old {
+        Some(old) if old.description == new.description && old.filter == new.filter => return Ok(old.clone()),
+        Some(old) => new.over(old, now),
         None => new.first(now),
     };
     execute(
@@ -86,6 +87,7 @@ pub(super) fn put(
             signed(stored.revision),
         ),
     )?;
+    images::segment(old.as_ref(), Some(&stored));
     tx.segment_changed(&stored.name, before.as_deref())?;
     Ok(stored)
 }
@@ -95,6 +97,7 @@ pub(super) fn remove(tx: &mut RecordsTransaction<'_>, name: &Name, expect: Preco
     expect.check(old.as_ref().map(|old| old.revision), || format!("segment `{name}`"))?;
     let old = old.ok_or_else(|| no_segment(name))?;
     execute(tx.connection, "DELETE FROM segments WHERE name = ?1", [name.as_str()])?;
+    images::segment(Some(&old), None);
     tx.segment_changed(name, Some(&old.filter))
 }
 

@@ -21,7 +21,7 @@ use crate::{
     },
     sqlite::{
         records::{
-            consent_rows, entry_changes, feedback, lifecycle, notifybc_rows, schedule_rows,
+            consent_rows, entry_changes, feedback, images, lifecycle, notifybc_rows, schedule_rows,
             subscriber_rows::{COLUMNS, devices, find, spelling_hash, subscriber_of},
             subscriptions, suppressions,
             transaction::RecordsTransaction,
@@ -122,6 +122,7 @@ pub(super) fn put_placed(
         if let Some(placement) = &placement {
             entry_changes::set_placement(tx.connection, made.number, placement)?;
         }
+        images::subscriber(None, Some(&made));
         entry_changes::made(tx, &made, placement)?;
         lifecycle::record_person(tx, None, Some(&made), now)?;
         return Ok(made);
@@ -271,6 +272,7 @@ fn rewrite(
             (new.profile.enabled && !old.profile.enabled).then_some(now.0),
         ),
     )?;
+    images::subscriber(Some(old), Some(&new));
     lifecycle::record_person(tx, Some(old), Some(&new), now)?;
     let rescheduled = zone_changed && schedule_rows::change_zone(tx, new.number.0, now)?;
     if reach_changed || rescheduled {
@@ -364,6 +366,7 @@ pub(super) fn remove(
     let old = old.ok_or_else(|| no_subscriber(id))?;
     let number = signed(old.number.0);
     tx.touched.push(old.number.0);
+    images::subscriber(Some(&old), None);
     entry_changes::removed(tx, &old)?;
     subscriptions::remove_all_of_subscriber(tx, old.number.0, now)?;
     suppressions::remove_all_of_subscriber(tx, id)?;

@@ -19,6 +19,7 @@ use tocsin_model::{
 
 use super::transaction::{self, BeforeImage, RecordsTransaction};
 use crate::{
+    audit,
     bounded_scan::{SCANNED_ROWS_MAX, ScanPage},
     error::StoreError,
     records::{
@@ -28,7 +29,7 @@ use crate::{
     },
     sqlite::{
         records::{
-            classes, consent_rows, lifecycle, notifybc_rows,
+            classes, consent_rows, images, lifecycle, notifybc_rows,
             schedule_rows::{self, ScheduledRow},
             subscriber_rows,
         },
@@ -81,6 +82,30 @@ pub(super) fn optional_name_at(row: &Row<'_>, column: usize) -> rusqlite::Result
         ValueRef::Null => Ok(None),
         _ => name_at(row, column).map(Some),
     }
+}
+
+/// A subscription before a change, if the change is audited.
+fn before_change(connection: &Connection, id: u64) -> Result<Option<Subscription>, StoreError> {
+    if audit::is_recording() { find(connection, SubscriptionId(id)) } else { Ok(None) }
+}
+
+/// Adds the image of a changed subscription, with what was read before.
+fn add_image(connection: &Connection, id: u64, before: Option<&Subscription>) -> Result<(), StoreError> {
+    let after = before_change(connection, id)?;
+    images::subscription(SubscriptionId(id), before, after.as_ref());
+    Ok(())
+}
+
+/// Runs a change of a subscription, with its image.
+fn with_image<T>(
+    tx: &mut RecordsTransaction<'_>,
+    id: SubscriptionId,
+    change: impl FnOnce(&mut RecordsTransaction<'_>) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let before = before_change(tx.connection, id.0)?;
+    let result = change(tx)?;
+    add_image(tx.connection, id.0, before.as_ref())?;
+    Ok(result)
 }
 
 pub(super) fn find(connection: &Connection, id: SubscriptionId) -> Result<Option<Subscription>, StoreError> {
@@ -151,7 +176,7 @@ pub(super) fn put_many(
     // Must stay a stable sort: of two items with one key, the later one wins.
     order.sort_by_key(|(_, subscriber)| *subscriber);
     let mut classes = HashMap::new();
-    let mut images: Vec<BeforeImage> = Vec::new();
+    let mut changed: Vec<BeforeImage> = Vec::new();
     let mut written: Vec<Written<SubscriptionId>> =
         new.iter().map(|line| Err(no_subscriber(&line.subscriber))).collect();
     let first_new = tx.subscription + 1;
@@ -177,7 +202,9 @@ pub(super) fn put_many(
             None => {
                 let found = find_by_key(tx.connection, subscriber, class, line.key.as_deref())?;
                 let id = found.id;
-                images.extend(recorded_change(tx, found, &line.change(), now)?);
+                let before = before_change(tx.connection, id)?;
+                changed.extend(recorded_change(tx, found, &line.change(), now)?);
+                add_image(tx.connection, id, before.as_ref())?;
                 id
             }
         };
@@ -187,9 +214,9 @@ pub(super) fn put_many(
         tx.subscriptions_made(first_new, tx.subscription)?;
     }
     // Must stay a stable sort: if one is replaced twice, the first image is the original.
-    images.sort_by_key(|image| image.subscription);
-    images.dedup_by_key(|image| image.subscription);
-    log_changes(tx, &images)?;
+    changed.sort_by_key(|image| image.subscription);
+    changed.dedup_by_key(|image| image.subscription);
+    log_changes(tx, &changed)?;
     Ok(written)
 }
 
@@ -250,6 +277,7 @@ fn insert(
         let scheduled = ScheduledRow { subscription: id, class, subscriber, schedule: Some(schedule) };
         schedule_rows::update(tx, &scheduled, false, now)?;
     }
+    add_image(tx.connection, id, None)?;
     lifecycle::record(tx, LifecycleChange::Requested, id, None, now)?;
     if enabled || terms.snoozed_until.is_some() {
         lifecycle::record(tx, LifecycleChange::Confirmed, id, None, now)?;
@@ -372,7 +400,7 @@ pub(super) fn set_consent(
     state: ConsentState,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    record_consent(tx, id, state, state.permits(), now)
+    with_image(tx, id, |tx| record_consent(tx, id, state, state.permits(), now))
 }
 
 /// Stores the state of a subscription's consent, and whether it is enabled.
@@ -465,7 +493,7 @@ pub(super) fn switch(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let old = find_expected(tx.connection, id, Precondition::Any)?;
-    switch_row(tx, old, enabled, now)
+    with_image(tx, id, |tx| switch_row(tx, old, enabled, now))
 }
 
 fn switch_row(
@@ -497,9 +525,11 @@ pub(super) fn update(
     now: Timestamp,
 ) -> Result<Subscription, StoreError> {
     let old = find_expected(tx.connection, id, expect)?;
-    let image = recorded_change(tx, old, new, now)?;
-    log_changes(tx, image.as_slice())?;
-    device_changed(tx, id, now)?;
+    with_image(tx, id, |tx| {
+        let image = recorded_change(tx, old, new, now)?;
+        log_changes(tx, image.as_slice())?;
+        device_changed(tx, id, now)
+    })?;
     find(tx.connection, id)?.ok_or_else(|| no_subscription(id))
 }
 
@@ -567,7 +597,9 @@ fn find_expected(
 fn remove_rows(tx: &mut RecordsTransaction<'_>, rows: Vec<SubscriptionRow>, now: Timestamp) -> Result<(), StoreError> {
     let mut images = Vec::with_capacity(rows.len());
     for row in rows {
+        let before = before_change(tx.connection, row.id)?;
         execute(tx.connection, "DELETE FROM subscriptions WHERE id = ?1", [signed(row.id)])?;
+        add_image(tx.connection, row.id, before.as_ref())?;
         tx.counts.subscriptions -= 1;
         if row.terms.schedule.is_some() {
             schedule_rows::unschedule(tx, row.id)?;

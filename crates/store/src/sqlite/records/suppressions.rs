@@ -7,8 +7,9 @@ use tocsin_model::{
     time::Timestamp,
 };
 
-use super::{feedback, transaction::RecordsTransaction};
+use super::{feedback, images, transaction::RecordsTransaction};
 use crate::{
+    audit,
     bounded_scan::{SCANNED_ROWS_MAX, ScanPage},
     error::StoreError,
     records::{MergedSubscriber, SuppressionFilter, no_suppression},
@@ -129,9 +130,11 @@ pub(super) fn put_many(tx: &mut RecordsTransaction<'_>, new: &[Suppression]) -> 
 /// Stores a suppression. Returns whether it changed.
 fn write(tx: &RecordsTransaction<'_>, suppression: &Suppression) -> Result<bool, StoreError> {
     let target = suppression.target.to_string();
-    if find(tx.connection, &target)?.as_ref() == Some(suppression) {
+    let before = find(tx.connection, &target)?;
+    if before.as_ref() == Some(suppression) {
         return Ok(false);
     }
+    images::suppression(&target, before.as_ref(), Some(suppression));
     execute(
         tx.connection,
         "INSERT OR REPLACE INTO suppressions (target, address, cause, in_force, origin, detail, notification, bounces,
@@ -158,6 +161,9 @@ pub(super) fn remove(tx: &mut RecordsTransaction<'_>, target: &Target) -> Result
     convert_former(tx, target)?;
     let text = target.to_string();
     feedback::clear(tx, &text)?;
+    if audit::is_recording() {
+        images::suppression(&text, find(tx.connection, &text)?.as_ref(), None);
+    }
     match execute(tx.connection, "DELETE FROM suppressions WHERE target = ?1", [&text])? {
         0 => Err(no_suppression(target)),
         _ => tx.suppressions_changed(&[text]),

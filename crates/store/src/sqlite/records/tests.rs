@@ -32,7 +32,12 @@ use crate::{
 const NOW: Timestamp = Timestamp(1);
 /// Undoes the last migrations: row values of entries, resources of keys, indexes for lists, and removed keys. Extend it
 /// with each new migration.
-const LATER_STEPS_UNDONE: &str = "DROP TABLE lifecycle_entries;
+const LATER_STEPS_UNDONE: &str = "DROP TABLE capacity_profiles;
+    DROP TABLE api_key_uses;
+    DROP TABLE audit;
+    DROP TABLE users;
+    DROP TABLE sessions;
+    DROP TABLE lifecycle_entries;
     DROP TABLE lifecycle_filters;
     DROP TABLE feedback;
     DROP TABLE consent_evidence;

@@ -65,6 +65,8 @@ pub(super) struct RecordsTransaction<'a> {
     pub(super) entry_changes: Vec<EntryChange>,
     /// Entries with changed credentials.
     pub(super) credentials_touched: Vec<EntryNumber>,
+    /// Number of audit entries of grouped changes.
+    pub(super) audit_entries: u64,
     /// Counters as read from the table.
     stored: [u64; 7],
 }
@@ -137,6 +139,7 @@ impl<'a> RecordsTransaction<'a> {
                     indexed: false,
                     entry_changes: Vec::new(),
                     credentials_touched: Vec::new(),
+                    audit_entries: 0,
                 })
             },
         )?

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use rusqlite::Connection;
+use serde_json::json;
 use tocsin_model::{exchange::PortState, id::Name, time::Timestamp};
 
 use crate::{
+    audit::{self, Image},
     error::StoreError,
     spool::{SetPort, StoredExchange},
     sqlite::{
@@ -33,7 +35,12 @@ impl SqliteSpool {
                        name = ?1 RETURNING version";
             let read = |row: &rusqlite::Row<'_>| row.get(0);
             let version = query_one(connection, sql, (name.as_str(), &sealed, &author, now.0), read)?;
-            let version = version.ok_or_else(|| StoreError::Damaged("the versions of exchanges".into()))?;
+            let version: u32 = version.ok_or_else(|| StoreError::Damaged("the versions of exchanges".into()))?;
+            // The definition can contain passwords; its versions are kept.
+            audit::changed(|| {
+                let image = |version: u32| (version > 0).then(|| json!({ "version": version }));
+                Image::of("exchange", &name, image(version - 1), image(version))
+            });
             Ok(StoredExchange { name, version, text, author, applied_at: now })
         };
         self.first().write(job).await
@@ -60,7 +67,11 @@ impl SqliteSpool {
         let job = move |connection: &Connection, _: &mut AfterCommit| {
             execute(connection, "DELETE FROM ports WHERE exchange = ?1", [name.as_str()])?;
             execute(connection, "DELETE FROM rates WHERE exchange = ?1", [name.as_str()])?;
-            Ok(execute(connection, "DELETE FROM exchanges WHERE name = ?1", [name.as_str()])? > 0)
+            let was_there = execute(connection, "DELETE FROM exchanges WHERE name = ?1", [name.as_str()])? > 0;
+            if was_there {
+                audit::changed(|| Image::of("exchange", &name, Some(json!({})), None));
+            }
+            Ok(was_there)
         };
         let was_there = self.first().write(job).await?;
         // If a crash prevents this, the next start removes them.
@@ -81,6 +92,14 @@ impl SqliteSpool {
     pub async fn set_port(&self, exchange: Name, port: Name, state: Option<PortState>) -> Result<(), StoreError> {
         let job = move |connection: &Connection, _: &mut AfterCommit| {
             let place = (exchange.as_str(), port.as_str());
+            if audit::is_recording() {
+                let sql = "SELECT state FROM ports WHERE exchange = ?1 AND port = ?2";
+                let before: Option<String> = query_one(connection, sql, place, |row| row.get(0))?;
+                let image = |state: &str| json!({ "state": state });
+                let after = state.map(|state| image(state.word()));
+                let before = before.as_deref().map(image);
+                audit::changed(|| Image::of("port", format_args!("{exchange}/{port}"), before, after));
+            }
             execute(connection, "DELETE FROM ports WHERE exchange = ?1 AND port = ?2", place)?;
             if let Some(state) = state {
                 let row = (exchange.as_str(), port.as_str(), state.word());

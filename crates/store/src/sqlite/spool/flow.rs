@@ -1,9 +1,11 @@
 //! Flow control: rate limits set by operators, counts of due legs, and the log of throttling.
 
 use rusqlite::{Connection, Row};
+use serde_json::json;
 use tocsin_model::{application::Rate, exchange::FlowSide, id::Name, time::Timestamp};
 
 use crate::{
+    audit::{self, Image},
     error::StoreError,
     spool::{SetRate, ThrottleChange},
     sqlite::{
@@ -57,6 +59,13 @@ impl SqliteSpool {
     ) -> Result<(), StoreError> {
         let job = move |connection: &Connection, _: &mut AfterCommit| {
             let (exchange, side, port) = (exchange.as_str(), side.word(), port_text(port.as_ref()));
+            if audit::is_recording() {
+                let sql = "SELECT rate FROM rates WHERE exchange = ?1 AND side = ?2 AND port = ?3";
+                let before: Option<String> = query_one(connection, sql, (exchange, side, port), |row| row.get(0))?;
+                let image = |rate: String| json!({ "side": side, "rate": rate });
+                let (before, after) = (before.map(image), rate.map(|rate| image(rate.to_string())));
+                audit::changed(|| Image::of("port", format_args!("{exchange}/{port}"), before, after));
+            }
             let sql = "DELETE FROM rates WHERE exchange = ?1 AND side = ?2 AND port = ?3";
             execute(connection, sql, (exchange, side, port))?;
             if let Some(rate) = rate {

@@ -3,12 +3,14 @@
 //! A message whose legs succeed at the first attempt has no history, so the normal case writes nothing here.
 
 use rusqlite::{Connection, Row};
+use serde_json::json;
 use tocsin_model::{
     id::{MessageId, Name},
     time::Timestamp,
 };
 
 use crate::{
+    audit::{self, Image},
     error::StoreError,
     spool::{
         HISTORY_FIRST, HISTORY_MAX, HISTORY_TEXT_BYTES_MAX, HistoryAction, HistoryEntry, LegOutcome, LegTransition,
@@ -40,6 +42,7 @@ impl<'a> NewEntry<'a> {
 /// Writes an entry. Beyond the limit, the oldest entry after the protected first ones is dropped.
 pub(super) fn add(connection: &Connection, id: MessageId, entry: &NewEntry<'_>) -> Result<(), StoreError> {
     let NewEntry { at, act, port, attempt, on_backup, by, text } = *entry;
+    audit::changed(|| Image::of("message", id, None, Some(json!({ "act": act.word(), "port": port }))));
     let text = &text[..text.floor_char_boundary(HISTORY_TEXT_BYTES_MAX)];
     let sql = "INSERT INTO history (message, number, at, act, port, attempt, on_backup, acted_by, text) \
                SELECT ?1, coalesce(max(number), 0) + 1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 FROM history WHERE message = ?1 \

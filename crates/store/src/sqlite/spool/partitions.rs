@@ -20,9 +20,11 @@ use super::{
     views,
 };
 use crate::{
+    audit::AuditEntry,
     error::StoreError,
     spool::PartitionNumber,
     sqlite::{
+        audit,
         spool::{columns, open_counts::OpenCounts, options::SpoolOptions},
         statements::{execute, query_all, query_one},
         writer::{AfterCommit, Database, Erases, LOG_STEP_BYTES, Options, truncate_wal, with_suffix},
@@ -148,6 +150,11 @@ impl Partition {
         self.database.probe().await
     }
 
+    /// Its file, for the trail of its audit log.
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
     /// Metric label.
     pub fn label(&self) -> &'static str {
         self.label
@@ -219,6 +226,7 @@ pub(super) fn open(folder: &Path, options: &SpoolOptions) -> Result<(Vec<Partiti
         oldest,
         homes,
         left: left.iter().map(RemovedPartition::checkpoints).collect(),
+        audit: left.iter().flat_map(|left| left.audit.iter().cloned()).collect(),
     };
     let (dense, before, homes, exchanges) =
         partitions[0].database.write_blocking(move |connection, _| change.store(connection))?;
@@ -265,21 +273,23 @@ struct RemovedPartition {
     open: u64,
     last: u64,
     marks: Vec<LocationCheckpoint>,
+    audit: Vec<AuditEntry>,
 }
 
 impl RemovedPartition {
     fn open(folder: &Path, number: u8, options: &SpoolOptions) -> Result<RemovedPartition, StoreError> {
         let Partition { database, path, .. } = Partition::open(folder, number, options)?;
-        let (messages, open, last, marks) = database.write_blocking(|connection, _| {
+        let (messages, open, last, marks, audit) = database.write_blocking(|connection, _| {
             let messages = query_one(connection, "SELECT count(*) FROM messages", (), |row| row.get(0))?;
             let open = "SELECT count(*) FROM messages WHERE ended_at IS NULL";
             let open = query_one(connection, open, (), |row| row.get(0))?;
             let marks = "SELECT exchange, port, location, part, value FROM location_marks";
             let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));
             let marks = query_all(connection, marks, (), read)?;
-            Ok((messages.unwrap_or(0), open.unwrap_or(0), views::last_id(connection)?, marks))
+            let audit = audit::all(connection)?;
+            Ok((messages.unwrap_or(0), open.unwrap_or(0), views::last_id(connection)?, marks, audit))
         })?;
-        Ok(RemovedPartition { number, database, path, messages, open, last, marks })
+        Ok(RemovedPartition { number, database, path, messages, open, last, marks, audit })
     }
 
     fn checkpoints(&self) -> (PartitionNumber, Vec<LocationCheckpoint>) {
@@ -325,6 +335,8 @@ struct LayoutChange {
     oldest: Option<u64>,
     homes: BTreeMap<(Name, Name), PartitionNumber>,
     left: Vec<(PartitionNumber, Vec<LocationCheckpoint>)>,
+    /// Audit entries of removed partitions.
+    audit: Vec<AuditEntry>,
 }
 
 /// Result of a layout change: last dense id, former partition counts, home partitions, and names of the exchanges.
@@ -335,6 +347,7 @@ impl LayoutChange {
         for (number, marks) in std::mem::take(&mut self.left) {
             self.take_over(connection, number, &marks)?;
         }
+        audit::take_over(connection, &self.audit)?;
         let dense = match self.layout {
             None if self.target == 1 => None,
             None => Some(self.last),

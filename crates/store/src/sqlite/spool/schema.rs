@@ -200,4 +200,5 @@ CREATE TABLE history (
     PRIMARY KEY (message, number)
 ) STRICT, WITHOUT ROWID;
 "#,
+    crate::sqlite::audit::SCHEMA,
 ];

@@ -63,17 +63,19 @@ impl Writer {
         let mut done = Vec::with_capacity(group.len());
         // Becomes true with the first job that cannot run again.
         let mut use_savepoint = false;
+        // Whether no job has changed anything in the transaction: its rollback undoes the next job alone.
+        let mut is_unchanged = true;
         while let Some(mut job) = group.pop_front() {
             use_savepoint |= !job.is_retryable();
-            let ran = job.run(&self.connection, use_savepoint);
+            let ran = job.run(&self.connection, use_savepoint && !is_unchanged);
             done.push(job);
             match ran {
                 JobResult::Fatal(why) => {
                     self.health.fail(why);
                     break;
                 }
-                JobResult::Failed if !use_savepoint => {
-                    use_savepoint = true;
+                JobResult::Failed if !use_savepoint && !is_unchanged => {
+                    (use_savepoint, is_unchanged) = (true, true);
                     done.drain(..).rev().for_each(|job| group.push_front(job));
                     if let Err(error) = self.restart_transaction() {
                         return self.refuse(group, error);
@@ -81,7 +83,14 @@ impl Writer {
                 }
                 // After some errors, SQLite has already rolled back the whole transaction.
                 _ if self.connection.is_autocommit() => break,
-                _ => {}
+                JobResult::Failed if is_unchanged => {
+                    if let Err(error) = self.restart_transaction() {
+                        done.drain(..).rev().for_each(|job| group.push_front(job));
+                        return self.refuse(group, error);
+                    }
+                }
+                JobResult::Succeeded => is_unchanged = false,
+                JobResult::Failed => {}
             }
         }
         let committed = if self.health.check().is_err() {

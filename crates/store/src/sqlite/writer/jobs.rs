@@ -1,12 +1,19 @@
 //! Jobs of the writer: each has a savepoint of its own in the commit of its group.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use rusqlite::Connection;
 
 use crate::{
+    audit::ChangeContext,
     error::StoreError,
-    sqlite::writer::errors::{fatal_reason, panicked, store_error},
+    sqlite::{
+        audit,
+        writer::errors::{fatal_reason, panicked, store_error},
+    },
 };
 
 /// Actions to run after a durable commit, such as waking waiters. Dropped if the commit fails.
@@ -17,6 +24,13 @@ impl AfterCommit {
     /// Adds an action. It runs on the writer thread before the job is answered, so it must be quick.
     pub(crate) fn run(&mut self, act: impl FnOnce() + Send + 'static) {
         self.0.push(Box::new(act));
+    }
+
+    /// Counts audit entries once they are stored.
+    pub(crate) fn count_audit_entries(&mut self, entries: u64) {
+        if entries > 0 {
+            self.run(move || metrics::counter!("tocsin_audit_entries_total").increment(entries));
+        }
     }
 
     /// Runs or drops the actions, and with them what the job held. Before the job is answered: its caller may need
@@ -65,6 +79,8 @@ pub(crate) enum Undo {
 pub(crate) struct Job<W, T, A> {
     pub(super) work: W,
     pub(super) undo: Undo,
+    /// Context of its audit entry.
+    pub(super) context: Option<Arc<ChangeContext>>,
     pub(super) after: AfterCommit,
     pub(super) result: Option<Result<T, StoreError>>,
     pub(super) answer: A,
@@ -83,11 +99,17 @@ where
     fn run(&mut self, connection: &Connection, use_savepoint: bool) -> JobResult {
         let in_savepoint = match self.undo {
             Undo::Savepoint => true,
-            Undo::Statement => false,
+            // With an entry, there are two statements.
+            Undo::Statement => self.context.is_some(),
             Undo::Transaction => use_savepoint,
         };
         self.after = AfterCommit::default();
-        let result = run_job(connection, in_savepoint, || (self.work)(connection, &mut self.after));
+        let result = run_job(connection, in_savepoint, || {
+            let job = || (self.work)(connection, &mut self.after);
+            let (result, entries) = audit::audited(connection, self.context.as_ref(), job)?;
+            self.after.count_audit_entries(entries);
+            Ok(result)
+        });
         let ran = match &result {
             Ok(_) => JobResult::Succeeded,
             Err(error) => fatal_reason(error).map_or(JobResult::Failed, JobResult::Fatal),

@@ -65,7 +65,7 @@ fn hold(database: &Database) -> mpsc::Sender<()> {
         gone.recv().expect("the test lets go");
         Ok(())
     };
-    database.submit(Undo::Statement, once(job), |_| ());
+    database.submit(Undo::Statement, None, once(job), |_| ());
     is_held.recv().expect("the writer runs the job");
     release
 }
@@ -244,8 +244,8 @@ fn each_job_of_a_commit_is_atomic() {
                 results.send((place, result.is_ok(), done.load(Ordering::SeqCst))).expect("the test waits");
             };
             match plan.undo {
-                Undo::Transaction => database.submit(Undo::Transaction, work, answer),
-                undo => database.submit(undo, once(work), answer),
+                Undo::Transaction => database.submit(Undo::Transaction, None, work, answer),
+                undo => database.submit(undo, None, once(work), answer),
             }
         }
         release.send(()).expect("held");
@@ -278,7 +278,7 @@ fn a_failed_job_releases_what_it_held_before_its_caller_is_answered() {
         let answer = move |result: Result<(), StoreError>| {
             results.send((result.is_ok(), Arc::strong_count(&held))).expect("the test waits");
         };
-        database.submit(Undo::Savepoint, once(job), answer);
+        database.submit(Undo::Savepoint, None, once(job), answer);
     };
     submit(Ok(()));
     assert_eq!(received.recv().expect("an answer"), (true, 1));
@@ -374,7 +374,7 @@ fn too_many_waiting_writes_are_refused() {
     for _ in 0..WAITING_WRITES_MAX {
         let answer = answer.clone();
         let job = |connection: &Connection, _: &mut AfterCommit| insert_note(connection, "waits");
-        database.submit(Undo::Statement, job, move |result| answer.send(result).expect("counted"));
+        database.submit(Undo::Statement, None, job, move |result| answer.send(result).expect("counted"));
     }
     assert!(matches!(block_on(write_note(&database, "one too many")), Err(StoreError::Full(_))));
     release.send(()).expect("held");

@@ -250,7 +250,7 @@ fn a_spool_with_one_file_becomes_the_first_partition() {
     });
     drop(spool);
     let file = Connection::open(folder.path().join("spool.db")).expect("a file");
-    let before = "DROP TABLE layout; DROP TABLE layouts_before; DROP TABLE homes; DROP TABLE taken_ids; DROP INDEX \
+    let before = "DROP TABLE audit; DROP TABLE layout; DROP TABLE layouts_before; DROP TABLE homes; DROP TABLE taken_ids; DROP INDEX \
                   legs_that_await; DROP INDEX legs_awaiting; ALTER TABLE legs DROP COLUMN through; ALTER TABLE legs DROP \
                   COLUMN awaits; DROP TABLE history; DROP INDEX messages_by_key; ALTER TABLE messages DROP COLUMN sender; \
                   CREATE UNIQUE INDEX messages_by_key ON messages (exchange, port, key) WHERE key IS NOT NULL";
