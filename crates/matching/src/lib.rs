@@ -68,6 +68,7 @@ pub mod chronicle_columns; // packs chronicle columns to store them with the bat
 mod compiled_chronicle; // compiles declarations of chronicles into expressions and columns
 pub mod sql; // columns and tables that SQL queries can read in addition to fields
 mod rows; // rows of parameters, parsed or converted from another version
+pub mod event_condition; // conditions over stored events, for searches
 pub mod events; // the events of a batch as columns of cells
 mod residual; // residual conditions, checked per candidate column by column
 pub mod index_stats; // statistics of the index: sizes and costs

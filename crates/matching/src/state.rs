@@ -14,6 +14,8 @@ pub(crate) mod state_table; // the state of all rules of a shard, with undo
 pub mod restored; // restores state from journal pages
 
 pub(crate) mod page; // the state of 256 subscriptions, in columns
+mod state_trial; // the state of one subscription, checked for an event, for display
 mod rearm_index; // index of the disarmed subscriptions, by their re-arm condition
 
 pub use state_table::Suppression;
+pub use state_trial::StateTrial;

@@ -408,7 +408,8 @@ fn a_trial_reports_each_condition() {
                   "sub.magnitude",
                   "5.0"
                 ]
-              ]
+              ],
+              "decides": true
             },
             {
               "text": "event.lat / 0 > 1",

@@ -114,7 +114,7 @@ struct UndoLayer {
 pub(crate) struct StateEvent {
     at: i64,
     /// Digests of the values of `per` and `changed`; 0 if they are not declared.
-    key: u64,
+    pub(super) key: u64,
     value: u64,
 }
 
@@ -271,16 +271,7 @@ impl StateTable {
         let Some(rule_states) = self.rules[at].as_mut() else { return Ok(()) };
         let held = rule_states.pages.get(&page);
         if let Some(memory) = held.and_then(|held| held.get(pair)) {
-            if !memory.armed && state.rearm.is_some() {
-                return Err(Suppression::Unarmed);
-            }
-            // If the clock was set back, no time has passed.
-            if state.cooldown.is_some_and(|cooldown| state_event.at.saturating_sub(memory.notified_at) < cooldown) {
-                return Err(Suppression::Cooldown);
-            }
-            if state.changed.is_some() && memory.value == state_event.value {
-                return Err(Suppression::Unchanged);
-            }
+            check(state, memory, state_event)?;
         }
         self.undo_log.save(at, page, held);
         let memory =
@@ -500,6 +491,25 @@ impl StateTable {
             }
         }
     }
+}
+
+/// Checks whether the state of a subscription permits a notification.
+pub(super) fn check(
+    state: &CompiledState,
+    memory: SubscriptionState,
+    state_event: StateEvent,
+) -> Result<(), Suppression> {
+    if !memory.armed && state.rearm.is_some() {
+        return Err(Suppression::Unarmed);
+    }
+    // If the clock was set back, no time has passed.
+    if state.cooldown.is_some_and(|cooldown| state_event.at.saturating_sub(memory.notified_at) < cooldown) {
+        return Err(Suppression::Cooldown);
+    }
+    if state.changed.is_some() && memory.value == state_event.value {
+        return Err(Suppression::Unchanged);
+    }
+    Ok(())
 }
 
 /// Whether state has expired, even for an event that is a little older than the newest.
