@@ -2,9 +2,10 @@
 //! switches, preferences, suppressions, quiet hours and send hours, in this order, before every attempt.
 
 use tocsin_model::{
-    delivery_policy::DeliveryPolicy,
+    delivery_policy::{DeliveryPolicy, Digest, DigestWindow},
     hours::{next_open, zone_of},
     id::Name,
+    reason_code::ReasonCode,
     receipt::{Outcome, Reason, ReasonKind},
     subscriber::Device,
     suppression::Cause,
@@ -13,6 +14,7 @@ use tocsin_model::{
 use tocsin_store::records::Recipient;
 
 use crate::{
+    broadcasts::Hold,
     load_work::Loaded,
     suppress::{Destination, Suppressions},
     targeted_run,
@@ -54,10 +56,57 @@ pub(crate) fn time_to_send(
         return Ok(now);
     }
     let zone = zone_of(recipient.profile.time_zone.as_deref());
-    next_open(&zone, delivery_policy.send_hours.as_ref(), quiet, now).ok_or_else(|| {
-        let text = "the send hours of its class and the quiet hours of its subscriber leave no time to send it";
-        Unsent::suspended(ReasonKind::Unreachable, text)
-    })
+    next_open(&zone, delivery_policy.send_hours.as_ref(), quiet, now)
+        .ok_or_else(|| Unsent::suspended(ReasonKind::Unreachable, ReasonCode::NoSendTime.text()))
+}
+
+/// Checks that a notification may be sent to a subscriber at all: it is not expired, and its subscription is active.
+pub(crate) fn may_notify(loaded: &Loaded, recipient: Option<Recipient>, now: Timestamp) -> Result<Recipient, Unsent> {
+    if loaded.batch.head.expires_at.is_some_and(|end| end <= now) {
+        return Err(Unsent::closed(Outcome::Expired, ReasonKind::Expired, ReasonCode::Expired.text()));
+    }
+    let refused = |code: ReasonCode| Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, code.text());
+    if loaded.hold() == Hold::Cancelled {
+        return Err(cancelled());
+    }
+    let recipient = recipient.ok_or_else(|| refused(ReasonCode::SubscriptionRemoved))?;
+    if targeted_run::admits(&recipient, loaded.lifecycle_change()).is_err() {
+        return Err(refused(ReasonCode::SubscriptionDisabled));
+    }
+    Ok(recipient)
+}
+
+/// Closing decision about a notification of a cancelled broadcast.
+pub(crate) fn cancelled() -> Unsent {
+    Unsent::closed(Outcome::Ended, ReasonKind::Expired, ReasonCode::BroadcastCancelled.text())
+}
+
+/// The digest for whose window a single notification waits, with the window: that of the subscriber, if it prefers
+/// one, else that of the class.
+pub(crate) fn waits_for_others<'l>(loaded: &'l Loaded, recipient: &Recipient) -> Option<(&'l Digest, DigestWindow)> {
+    let digest = loaded.delivery_policy.digest.as_ref().filter(|_| loaded.work_state.window.is_none())?;
+    let window = preferred_window(loaded, recipient).unwrap_or(digest.window);
+    (window != DigestWindow::Batch).then_some((digest, window))
+}
+
+/// The digest window that the subscriber prefers to that of the class. Critical notifications have none.
+pub(crate) fn preferred_window(loaded: &Loaded, recipient: &Recipient) -> Option<DigestWindow> {
+    let head = &loaded.batch.head;
+    if loaded.delivery_policy.critical {
+        return None;
+    }
+    recipient.preferences.of(&head.application, &head.class).digest()
+}
+
+/// The end of a digest window that begins now, moved to a permitted hour.
+pub(crate) fn window_end(
+    loaded: &Loaded,
+    window: DigestWindow,
+    recipient: &Recipient,
+    now: Timestamp,
+) -> Result<Timestamp, Unsent> {
+    let end = window.end(recipient.profile.time_zone.as_deref(), now).unwrap_or(now);
+    time_to_send(&loaded.delivery_policy, recipient, end)
 }
 
 /// The most severe cause why the address of a device is suppressed for a notification.
@@ -90,16 +139,16 @@ pub(crate) fn check_preferences(loaded: &Loaded, recipient: &Recipient, now: Tim
     if loaded.delivery_policy.critical {
         return Ok(());
     }
-    let text = if preferences.is_paused(now) {
-        "the subscriber has paused notifications"
+    let code = if preferences.is_paused(now) {
+        ReasonCode::NotificationsPaused
     } else if preferences.only_critical {
-        "the subscriber wants critical notifications only"
+        ReasonCode::OnlyCritical
     } else if !preferences.of(&head.application, &head.class).is_enabled() {
-        "the subscriber does not want notifications of this class"
+        ReasonCode::ClassOff
     } else {
         return Ok(());
     };
-    Err(Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text))
+    Err(Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, code.text()))
 }
 
 /// Result of choosing a device.
@@ -140,8 +189,8 @@ pub(crate) fn choose_device<'r>(
     };
     let none = || {
         let text = match &recipient.interest.device {
-            Some(named) => format!("the subscriber has no active device `{named}`, which its subscription names"),
-            None => "the subscriber has no active device".to_owned(),
+            Some(named) => ReasonCode::NamedDeviceInactive.with(named),
+            None => ReasonCode::NoActiveDevice.text().to_owned(),
         };
         Unsent::suspended(ReasonKind::Unreachable, text)
     };
@@ -176,8 +225,7 @@ pub(crate) fn choose_device<'r>(
         true => first(&mut std::iter::once(standard).chain(of(&standard.1.channel).filter(|_| others))),
         false => first(&mut usable()),
     };
-    chosen.or(preferred).ok_or_else(|| {
-        let text = "the subscriber has switched off the channels of all its devices";
-        Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text)
-    })
+    chosen
+        .or(preferred)
+        .ok_or_else(|| Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, ReasonCode::ChannelsOff.text()))
 }

@@ -11,6 +11,7 @@ use tocsin_delivery::{Answer, Ticket};
 use tocsin_model::{
     delivery_policy::DeliveryPolicy,
     id::{Name, NotificationId, SubscriptionId},
+    reason_code::ReasonCode,
     receipt::{Attempt, Disposition, Outcome, Reason, ReasonKind},
     suppression::Cause,
     time::Timestamp,
@@ -239,7 +240,7 @@ impl DeliveryTracker {
     /// The address on this channel is suppressed: the next channel of the chain is tried, if there is one.
     pub fn suppress(self: &Arc<Self>, ordinal: u32, at: Timestamp, cause: Cause) {
         metrics::counter!("tocsin_deliver_suppressed_total", "cause" => cause.word()).increment(1);
-        let reason = format!("the address is suppressed: {}", cause.phrase());
+        let reason = ReasonCode::AddressSuppressed.with(cause.phrase());
         let used = &self.in_flight.channel;
         self.update(|state| match self.pass_on(state, used, ordinal, at) {
             Some(channel) => {

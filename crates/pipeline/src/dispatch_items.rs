@@ -13,14 +13,15 @@ use tocsin_model::{
     delivery_policy::{Digest, DigestWindow},
     id::{Name, SubscriptionId},
     lifecycle::LifecycleChange,
-    receipt::{Outcome, Reason, ReasonKind},
+    reason_code::ReasonCode,
+    receipt::{Reason, ReasonKind},
     subscriber::Device,
     suppression::Cause,
     time::Timestamp,
 };
 use tocsin_store::{
     error::StoreError,
-    journal::{BROADCAST_CANCELLED, HELD, WindowWorkQuery},
+    journal::{HELD, WindowWorkQuery},
     records::Recipient,
 };
 use tokio::sync::mpsc;
@@ -29,7 +30,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     active_version::OpenedChannel,
     broadcasts::Hold,
-    decide::{Chosen, Unsent, check_preferences, choose_device, suppression, time_to_send},
+    decide::{
+        Chosen, Unsent, cancelled, check_preferences, choose_device, may_notify, preferred_window, suppression,
+        time_to_send, waits_for_others, window_end,
+    },
     deliver_work::{REST_AFTER_FAILURE, Worker},
     delivery_tracker::DeliveryTracker,
     digest::{Group, GroupKey, Groups, group_key},
@@ -216,16 +220,16 @@ impl Worker {
         collected: &mut DispatchGroups,
     ) -> Result<DispatchDecision, Unsent> {
         let (_, ordinal) = place;
-        let recipient = self.may_notify(loaded, recipient, now)?;
+        let recipient = may_notify(loaded, recipient, now)?;
         let device = match self.choose(loaded, &recipient, now)? {
             Chosen::Device(device) => device,
             Chosen::Suppressed(cause) => return Ok(DispatchDecision::Suppressed(cause)),
             Chosen::NoDevice => {
-                let text = format!("the subscriber has no device that `{}` could reach", self.channel);
+                let text = ReasonCode::NoDeviceOnChannel.with(&self.channel);
                 return Ok(DispatchDecision::NoDevice(Reason::new(ReasonKind::Unreachable, text)));
             }
         };
-        if let Some((digest, window)) = self.waits_for_others(loaded, &recipient) {
+        if let Some((digest, window)) = waits_for_others(loaded, &recipient) {
             let key = group_key(loaded, digest, ordinal, &recipient, device)?;
             self.recover_windows(loaded, digest).await?;
             return Ok(DispatchDecision::InWindow(self.window(loaded, window, key, &recipient, now)?));
@@ -261,31 +265,6 @@ impl Worker {
         })
     }
 
-    /// Returns the recipient if the subscriber may be notified at all.
-    fn may_notify(&self, loaded: &Loaded, recipient: Option<Recipient>, now: Timestamp) -> Result<Recipient, Unsent> {
-        if loaded.batch.head.expires_at.is_some_and(|end| end <= now) {
-            let text = "its time to live expired before it was sent";
-            return Err(Unsent::closed(Outcome::Expired, ReasonKind::Expired, text));
-        }
-        let refused = |text| Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text);
-        if loaded.hold() == Hold::Cancelled {
-            return Err(cancelled());
-        }
-        let recipient = recipient.ok_or_else(|| refused("the subscription is gone"))?;
-        if targeted_run::admits(&recipient, loaded.lifecycle_change()).is_err() {
-            return Err(refused("the subscription was switched off"));
-        }
-        Ok(recipient)
-    }
-
-    /// The digest for whose window a single notification waits, with the window: that of the subscriber, if it prefers
-    /// one, else that of the class.
-    fn waits_for_others<'l>(&self, loaded: &'l Loaded, recipient: &Recipient) -> Option<(&'l Digest, DigestWindow)> {
-        let digest = loaded.delivery_policy.digest.as_ref().filter(|_| loaded.work_state.window.is_none())?;
-        let window = preferred_window(loaded, recipient).unwrap_or(digest.window);
-        (window != DigestWindow::Batch).then_some((digest, window))
-    }
-
     /// The end of the digest window of a notification, moved to a permitted hour.
     fn window(
         &self,
@@ -295,10 +274,7 @@ impl Worker {
         recipient: &Recipient,
         now: Timestamp,
     ) -> Result<Timestamp, Unsent> {
-        let end = || {
-            let end = window.end(recipient.profile.time_zone.as_deref(), now).unwrap_or(now);
-            time_to_send(&loaded.delivery_policy, recipient, end)
-        };
+        let end = || window_end(loaded, window, recipient, now);
         match window {
             // Only these windows depend on the first notification; the others have fixed times.
             DigestWindow::After(_) => self.windows.place(key, now, end),
@@ -360,9 +336,9 @@ impl Worker {
         let target = recipient
             .devices
             .get(device)
-            .ok_or_else(|| Unsent::suspended(ReasonKind::Unreachable, format!("the device `{device}` is gone")))?;
+            .ok_or_else(|| Unsent::suspended(ReasonKind::Unreachable, ReasonCode::DeviceRemoved.with(device)))?;
         let open = self.active.channel(&target.channel).ok_or_else(|| {
-            let text = format!("the application has no channel `{}`", target.channel);
+            let text = ReasonCode::UndefinedChannel.with(&target.channel);
             Unsent::suspended(ReasonKind::Unreachable, text)
         })?;
         Ok((open, target))
@@ -413,7 +389,7 @@ impl Worker {
                         .iter()
                         .map(|(at, ordinal)| Member { loaded: &items[*at].loaded, ordinal: *ordinal })
                         .collect();
-                    let recipient = self.may_notify(notified[0].loaded, recipient, Timestamp(i64::MIN))?;
+                    let recipient = may_notify(notified[0].loaded, recipient, Timestamp(i64::MIN))?;
                     check_preferences(notified[0].loaded, &recipient, now)?;
                     let (channel, target) = self.open(&recipient, &device)?;
                     if let Some(wait) = channel.hold(&target.address, notified[0].loaded.delivery_policy.priority) {
@@ -522,20 +498,6 @@ impl Worker {
         }
         Ok(apart)
     }
-}
-
-/// The digest window that the subscriber prefers to that of the class. Critical notifications have none.
-fn preferred_window(loaded: &Loaded, recipient: &Recipient) -> Option<DigestWindow> {
-    let head = &loaded.batch.head;
-    if loaded.delivery_policy.critical {
-        return None;
-    }
-    recipient.preferences.of(&head.application, &head.class).digest()
-}
-
-/// Closing decision about a notification of a cancelled broadcast.
-fn cancelled() -> Unsent {
-    Unsent::closed(Outcome::Ended, ReasonKind::Expired, BROADCAST_CANCELLED)
 }
 
 /// A recipient, `None` if the subscription was removed, or why it cannot be read.

@@ -44,6 +44,7 @@ pub mod sample; // preview and test message for a sample notification
 pub mod latency; // latency percentiles of the steps
 pub mod options; // limits and delays of the pipeline
 mod preview; // preview of a stored notification
+mod explain_delivery; // the decision before an attempt, check by check
 pub mod versions; // cache of compiled versions, for batches that older versions packed
 
 mod lanes; // lanes of ordered delivery: per-key ordering of notifications
@@ -83,6 +84,7 @@ pub use compile::Compiled;
 pub use direct::{DirectError, DirectMessage};
 pub use erase_person::JournalErasure;
 pub use errors::{RefireError, RunError};
+pub use explain_delivery::{DeliveryCheck, DeliveryFinding, DeliverySubject, NewNotification};
 pub use flow::Opener;
 pub use latency::Latencies;
 pub use options::PipelineOptions;
@@ -92,6 +94,7 @@ pub use read_text::{check_text, compile_sealed, compile_text, option_secrets};
 pub use resend::{ResendCount, ResendRequest};
 pub use run_queries::apply_chronicle_change;
 pub use run_sources::{SourceState, SourceStatus};
+pub use schedules::{MovedSchedule, ScheduleAction, ScheduleMoveError};
 pub use shards::subject;
 pub use slow_firings::{SLOW_FIRINGS_MAX, SlowFiring};
 pub use switches::Switched;
@@ -101,6 +104,11 @@ pub use tocsin_connect::{
 };
 pub use tocsin_delivery::{Context, Destination, DestinationState, HeldBackMail, MailKey, MailSender};
 pub use tocsin_sources::{Context as SourceContext, Folders, Listeners, feed::FeedReader};
+pub use tocsin_sources::{
+    check as check_source,
+    rejected::RejectedLine,
+    sample::{Sample, SampleItem, read_sample},
+};
 pub use versions::Versions;
 pub use view_subscribers::view_subscribers;
 

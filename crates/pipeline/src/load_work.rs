@@ -17,6 +17,7 @@ use tocsin_model::{
     id::{EventBatchId, EventId, Name, NotificationId},
     lifecycle::LifecycleChange,
     notification::Notifications,
+    reason_code::ReasonCode,
     receipt::{Reason, ReasonKind},
     time::Timestamp,
     trace_context::TraceContext,
@@ -186,6 +187,29 @@ impl Loaded {
         })
     }
 
+    /// A notification that is not stored: what the decisions before an attempt need, for an event without its scope.
+    pub fn unstored(flow: &Flow, compiled: Arc<Compiled>, batch: StoredNotificationBatch) -> Loaded {
+        let head = &batch.head;
+        let class = compiled.application.notifications.get(&head.class);
+        let delivery_policy = Arc::new(class.map(|class| class.delivery_policy.clone()).unwrap_or_default());
+        let counters = flow.classes.notifications(&head.application, &head.class);
+        Loaded {
+            compiled,
+            ordinals: (0..batch.notifications.count() as u32).collect(),
+            event_of: batch.notifications.event_of_each().collect(),
+            accepted: vec![head.accepted_at; batch.notifications.count()],
+            delivery_policy,
+            counters,
+            attempts: 0,
+            work_state: WorkState::default(),
+            broadcast: None,
+            edit: None,
+            edited: Vec::new(),
+            events: HashMap::new(),
+            batch,
+        }
+    }
+
     /// Hold of its broadcast, if it belongs to one.
     pub fn hold(&self) -> Hold {
         self.broadcast.as_ref().map_or(Hold::None, |signal| signal.hold())
@@ -221,9 +245,9 @@ impl Loaded {
 
     /// The event of a notification.
     pub fn event(&self, ordinal: u32) -> Result<&LoadedEvent, Reason> {
-        self.events.get(&self.event_of[ordinal as usize]).ok_or_else(|| {
-            Reason::new(ReasonKind::Internal, "the event is gone, so its notification cannot be formatted")
-        })
+        self.events
+            .get(&self.event_of[ordinal as usize])
+            .ok_or_else(|| Reason::new(ReasonKind::Internal, ReasonCode::EventRemoved.text()))
     }
 
     /// Trace of a notification's event, if it has one.

@@ -13,11 +13,18 @@ use tocsin_matching::rule::RuleExplanation;
 use tocsin_model::{
     definition::Environment, id::Name, mailbox::MailChannels, problem::Problem, suppression::Policy, time::Timestamp,
 };
-use tocsin_sources::Context as SourceContext;
+use tocsin_sources::{
+    Context as SourceContext,
+    rejected::{RejectedLine, read_rejected},
+};
 use tocsin_store::{
+    audit,
     error::StoreError,
     inbox::Inbox,
-    journal::{Component, Cutoffs, EndedWork, EventAcceptance, Firing, FiringFilter, Journal, Role, RuleStop, Switch},
+    journal::{
+        Component, Cutoffs, EndedWork, EventAcceptance, Firing, FiringFilter, Journal, Role, RuleStop, ScheduleKey,
+        Switch,
+    },
     records::Records,
 };
 use tokio::{
@@ -45,7 +52,7 @@ use crate::{
     resend, run_sources,
     run_sources::SourceStatus,
     running::{self, Running},
-    schedules::{self, Clockwork},
+    schedules::{self, Clockwork, MovedSchedule, ScheduleAction, ScheduleMove, ScheduleMoveError},
     slow_firings::{self, SlowFiring},
     snapshot_tracker::SnapshotTracker,
     spans, suppress, suspects,
@@ -308,7 +315,7 @@ impl Pipeline {
     pub async fn run_prepared(self: &Arc<Self>, compiled: Arc<Compiled>, prepared: Prepared) -> Result<(), RunError> {
         let pipeline = self.clone();
         // A separate task: the caller may stop waiting, but a change is never left half done.
-        let changing = tokio::spawn(async move { pipeline.change_to(compiled, prepared).await });
+        let changing = tokio::spawn(audit::inherit(async move { pipeline.change_to(compiled, prepared).await }));
         changing.await.unwrap_or(Err(RunError::Stopped))
     }
 
@@ -445,6 +452,11 @@ impl Pipeline {
     /// Returns the running version of an application.
     pub fn application(&self, name: &Name) -> Option<Arc<Compiled>> {
         self.running.lock().get(name).map(|running| running.compiled())
+    }
+
+    /// Running versions of all applications, by name.
+    pub fn running_applications(&self) -> Vec<Arc<Compiled>> {
+        self.running.lock().values().map(|running| running.compiled()).collect()
     }
 
     /// The applications that could not be started, each with the reason.
@@ -701,6 +713,38 @@ impl Pipeline {
     pub fn mail_channels(&self) -> MailChannels {
         let channels = self.channel_protocols();
         MailChannels::of(channels.iter().map(|(_, channel, protocol)| (channel, protocol)))
+    }
+
+    /// Runs a schedule of a rule now, or skips its next run.
+    ///
+    /// # Errors
+    /// No rule follows the schedule; its rule is stopped; it has ended; the store failed.
+    pub async fn move_schedule(
+        &self,
+        application: &Name,
+        key: ScheduleKey,
+        action: ScheduleAction,
+    ) -> Result<MovedSchedule, ScheduleMoveError> {
+        let (done, moved) = oneshot::channel();
+        let asked = ScheduleMove { application: application.clone(), key, action, context: audit::current(), done };
+        let stopping = || ScheduleMoveError::Store(StoreError::unavailable("the server is shutting down"));
+        self.clockwork.send(schedules::Command::Move(asked)).await.map_err(|_| stopping())?;
+        moved.await.map_err(|_| stopping())?
+    }
+
+    /// The newest rejected items of a source, newest first.
+    ///
+    /// # Errors
+    /// Their file cannot be read.
+    pub async fn rejected_items(
+        &self,
+        application: &Name,
+        source: &Name,
+        limit: usize,
+    ) -> std::io::Result<Vec<RejectedLine>> {
+        let (folder, name) = (self.flow.context.data_folder.clone(), format!("{application}.{source}"));
+        let reading = tokio::task::spawn_blocking(move || read_rejected(&folder, &name, limit));
+        reading.await.map_err(std::io::Error::other)?
     }
 
     /// Status of the running sources of an application, by name.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tocsin_model::{
     content::{Content, PartsUsed},
     id::{Name, NotificationId, WorkItemId},
-    receipt::Reason,
+    receipt::{Reason, ReasonKind},
     subscriber::Device,
     time::Timestamp,
 };
@@ -50,7 +50,7 @@ pub(crate) async fn preview(
         Ok(loaded) => loaded,
         Err(Unreadable::Temporary(error)) => return Err(error),
         Err(Unreadable::Permanent(what)) => {
-            return Ok(Err(Reason::new(tocsin_model::receipt::ReasonKind::Internal, what)));
+            return Ok(Err(Reason::new(ReasonKind::Internal, what)));
         }
     };
     let subscription = loaded.notifications().subscriptions[id.ordinal as usize];
@@ -67,7 +67,7 @@ fn shown(
     channel: &Name,
     now: Timestamp,
 ) -> Result<Preview, Unsent> {
-    use tocsin_model::receipt::{Outcome, ReasonKind};
+    use tocsin_model::receipt::Outcome;
     let unreachable = |text| Unsent::closed(Outcome::Refused, ReasonKind::Unreachable, text);
     let recipient = recipient.ok_or_else(|| unreachable("the subscription is gone"))?;
     let suppressed =
@@ -93,7 +93,56 @@ fn shown(
     })
 }
 
+/// Renders a notification again as of a time, for the device that its subscription names, else one on the channel of its
+/// batch. Preferences, suppressions and the state of the device are not considered.
+async fn render_again(flow: &Flow, id: NotificationId, at: Timestamp) -> Result<Result<Preview, Reason>, StoreError> {
+    let failed = |text: String| Ok(Err(Reason::new(ReasonKind::Unreachable, text)));
+    let claim = Claim { id: WorkItemId(0), token: 0 };
+    let (batch, ordinals, work_state) = (id.batch, Some(vec![id.ordinal]), WorkState::default());
+    let item = WorkItem { claim, batch, ordinals, attempts: 0, due_at: at, work_state };
+    let loaded = match Loaded::read(flow, &item).await {
+        Ok(loaded) => loaded,
+        Err(Unreadable::Temporary(error)) => return Err(error),
+        Err(Unreadable::Permanent(what)) => return Ok(Err(Reason::new(ReasonKind::Internal, what))),
+    };
+    let Some(subscription) = loaded.notifications().subscriptions.get(id.ordinal as usize).copied() else {
+        return failed("the batch has no such notification".to_owned());
+    };
+    let recipient = match flow.recipient_store.recipients(&[subscription]).await?.pop().flatten() {
+        Some(recipient) => Some(recipient),
+        None => flow.recipient_store.former_recipients(&[subscription]).await?.pop().flatten(),
+    };
+    let Some(recipient) = recipient else { return failed("the subscription is gone".to_owned()) };
+    let (named, channel) = (recipient.interest.device.as_ref(), &loaded.batch.head.channel);
+    let by_name = named.and_then(|named| recipient.devices.iter().find(|(name, _)| *name == named));
+    let by_channel = || recipient.devices.iter().find(|(_, device)| device.channel == *channel);
+    let Some((name, device)) = by_name.or_else(by_channel) else {
+        return failed(format!("the subscriber has no device on the channel `{channel}`"));
+    };
+    let members = &[Member { loaded: &loaded, ordinal: id.ordinal }];
+    let message =
+        match render(flow, members, &recipient, (name, device), PartsUsed::ALL, &mut RenderCache::default(), at) {
+            Ok(message) => message,
+            Err(reason) => return Ok(Err(reason)),
+        };
+    Ok(Ok(Preview {
+        device: name.clone(),
+        channel: device.channel.clone(),
+        address: device.address.clone(),
+        content: Arc::unwrap_or_clone(message.content),
+    }))
+}
+
 impl crate::Pipeline {
+    /// Renders a notification again as of a time, from the version that made it. The inner error says why it cannot be
+    /// rendered.
+    ///
+    /// # Errors
+    /// The store is unavailable, or its data is damaged.
+    pub async fn render_again(&self, id: NotificationId, at: Timestamp) -> Result<Result<Preview, Reason>, StoreError> {
+        render_again(&self.flow, id, at).await
+    }
+
     /// Renders a notification as it would be sent now, for work of this channel in this state, with its destination.
     /// The inner error says why it could not be sent.
     ///

@@ -219,6 +219,29 @@ rules: { near: { on: quake, subscription: near, when: event.place == sub.place, 
     }
 
     #[test]
+    fn a_syntax_error_in_a_section_hides_no_problem_of_the_others() {
+        let text = "application: quakes
+events:
+  quake: { fields: { place: string }
+  flood: { fields: { river: string } }
+subscriptions: { near: { fields: { place: string } } }
+notifications: { shaken: { content: { templates: { base: { text: '{{ plce }}' } } } } }
+rules: { near: { on: quake, subscription: near, when: event.plce == sub.place, notify: shaken } }
+channels: { out: { protocol: http, options: { url: 'https://a.example', timeout: soon } } }
+";
+        let problems = check_text(text, 1, &environment, &[]).err().expect("problems");
+        let shown: Vec<String> =
+            problems.iter().map(|problem| format!("{:?} {}", problem.line, problem.path)).collect();
+        let found = |path: &str| problems.iter().filter(|problem| problem.path == path).count();
+        assert_eq!(problems.iter().filter(|problem| problem.code.word() == "invalid_syntax").count(), 1, "{shown:#?}");
+        assert_eq!(found("channels.out.options.timeout"), 1, "{shown:#?}");
+        assert_eq!(found("notifications.shaken.content.templates.base.text"), 1, "{shown:#?}");
+        assert_eq!(problems.len(), 3, "the rules follow from the section that is not YAML: {shown:#?}");
+        let timeout = problems.iter().find(|problem| problem.path.starts_with("channels")).expect("found");
+        assert_eq!(timeout.line, Some(8), "{shown:#?}");
+    }
+
+    #[test]
     fn a_file_that_cannot_be_read_hides_no_other_problem() {
         let text = "application: quakes
 events: { quake: { fields: { place: string } } }

@@ -18,7 +18,8 @@ use tocsin_model::{
 pub use tocsin_sources::SourceState;
 use tocsin_sources::{
     OpenSource, RejectedItem, SourceBatch, SourceError, SourceOutput, SourceSettings,
-    supervise::{self, Health, PAUSE_MAX, PAUSE_MIN, RunningSource, SourceHost, StoreOutcome},
+    rejected::store_rejected,
+    supervise::{Health, PAUSE_MAX, PAUSE_MIN, RunningSource, SourceHost, StoreOutcome},
 };
 use tocsin_store::journal::{EventAcceptance, Mark, SourceKey};
 use tokio_util::sync::CancellationToken;
@@ -230,7 +231,7 @@ impl Runner {
         let (count, reason) = (refused.len() as u64, last.reason.clone());
         tracing::warn!(application = %self.key.0, source = %self.key.1, count, reason, "items are rejected");
         let name = format!("{}.{}", self.key.0, self.key.1);
-        supervise::store_rejected(&self.flow.context.data_folder, name, refused, self.flow.clock.now()).await?;
+        store_rejected(&self.flow.context.data_folder, name, refused, self.flow.clock.now()).await?;
         let mut counts = self.counts.lock();
         counts.refused += count;
         counts.refused_reason = Some(reason);

@@ -5,6 +5,7 @@
 //! the class `due` and stores their progress, in one commit. The matcher runs the batch at its position in the log:
 //! over the events between it and the previous due time, after the event rules, exactly once across crashes.
 
+mod by_hand; // runs and skips by an operator
 mod run; // execution of a due time: its subscriptions and events
 
 use std::{
@@ -21,6 +22,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::{
+    audit::scope,
     error::StoreError,
     journal::{NewEventBatch, ScheduleKey, ScheduleRun},
     records::ScheduleMembers,
@@ -30,6 +32,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Flow, compile::Compiled};
 
+pub(crate) use by_hand::ScheduleMove;
+pub use by_hand::{MovedSchedule, ScheduleAction, ScheduleMoveError};
 pub(crate) use run::{is_due, run_due};
 
 /// Maximum number of due times per event batch.
@@ -52,6 +56,8 @@ pub(crate) enum Command {
     Install(Arc<Compiled>),
     /// Stop the schedules of this application.
     Remove(Name),
+    /// Run a schedule now, or skip its next run.
+    Move(ScheduleMove),
 }
 
 /// The task that tracks due times.
@@ -123,6 +129,17 @@ impl Clockwork {
         match command {
             Command::Remove(name) => {
                 self.applications.remove(&name);
+            }
+            Command::Move(asked) => {
+                let moved = match (self.applications.get_mut(&asked.application), asked.context) {
+                    (None, _) => Err(ScheduleMoveError::Unknown),
+                    (Some(clock), None) => clock.move_schedule(&self.flow, &asked.key, asked.action).await,
+                    (Some(clock), Some(context)) => {
+                        scope(context, clock.move_schedule(&self.flow, &asked.key, asked.action)).await
+                    }
+                };
+                // The caller may have left.
+                let _ = asked.done.send(moved);
             }
             Command::Install(compiled) => {
                 let name = compiled.application.name.clone();
@@ -376,18 +393,7 @@ impl Clock {
                 packer.push(&due.continuing(run, snapshot_sequence).row());
                 runs.push(ScheduleRun { due_at: due.due_at, seen: snapshot_sequence, ..run.clone() });
             }
-            let batch = NewEventBatch {
-                application: self.application().clone(),
-                version: self.compiled.version,
-                class: due_class(),
-                source: source(),
-                received_at: now,
-                accepted_at: now,
-                snapshot_sequence,
-                events: packer.finish(),
-                idempotency: None,
-                marks: Vec::new(),
-            };
+            let batch = self.due_batch(packer, snapshot_sequence, now);
             metrics::counter!("tocsin_schedule_runs_total", &labels).increment(round.len() as u64);
             self.record(flow, Some(batch), runs).await?;
         }
@@ -396,6 +402,22 @@ impl Clock {
             self.due.extend(next.map(|next| (next, key)));
         }
         Ok(())
+    }
+
+    /// The event batch of due times.
+    fn due_batch(&self, packer: EventPacker, snapshot_sequence: ChangeSequence, now: Timestamp) -> NewEventBatch {
+        NewEventBatch {
+            application: self.application().clone(),
+            version: self.compiled.version,
+            class: due_class(),
+            source: source(),
+            received_at: now,
+            accepted_at: now,
+            snapshot_sequence,
+            events: packer.finish(),
+            idempotency: None,
+            marks: Vec::new(),
+        }
     }
 
     /// Stores the progress of schedules, then updates it in memory. After a failure they are due as before.

@@ -104,6 +104,30 @@ async fn filters_of_both_sides_and_segments_narrow_the_audience() {
     .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_list_of_subscriptions_narrows_the_audience() {
+    let options = PipelineOptions { run_subscriptions: 2, ..PipelineOptions::default() };
+    let script = script(
+        r#"08:10 broadcast {TEXT, "subscriptions": ["s-3", "s-1", "s-4", "s-99"]}
+        08:11 broadcast {TEXT, "subscriptions": ["s-1", "s-2"], "when": "sub.region == 'west'"}
+        08:12 broadcast {TEXT, "subscriptions": []}
+        08:20 show bc-1
+        08:20 show bc-3"#,
+    );
+    let mut scenario = Scenario::with(&[SHOP], options).await;
+    let shown = scenario.run(&script.replace("TEXT", TEXT)).await;
+    expect![[r#"
+        08:10:00 bc-1 counts 2 of 2
+        08:10:00 email ann@example.org n-1-0: ann -> delivered
+        08:10:00 sms +4366012345 n-2-0: eve -> delivered
+        08:11:00 bc-2 counts 1 of 2
+        08:11:00 email bob@example.org n-3-0: bob -> delivered
+        08:12:00 bc-3 counts 0 of 0
+        08:20:00 bc-1 running matched true recipients 2 open 0 delivered 2 failed 0 ended 0
+        08:20:00 bc-3 running matched true recipients 0 open 0 delivered 0 failed 0 ended 0"#]]
+    .assert_eq(&shown);
+}
+
 const NOTIFYBC: &str = r#"
 application: notifybc
 events:

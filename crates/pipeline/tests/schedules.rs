@@ -6,9 +6,12 @@ use std::{
 };
 
 use expect_test::expect;
-use tocsin_model::id::NotificationId;
-use tocsin_pipeline::PipelineOptions;
-use tocsin_store::journal::{ActivityLog, OpenWork};
+use tocsin_model::{
+    id::{Name, NotificationId},
+    time::Timestamp,
+};
+use tocsin_pipeline::{PipelineOptions, ScheduleAction, ScheduleMoveError};
+use tocsin_store::journal::{ActivityLog, OpenWork, ScheduleKey, Schedules};
 use tocsin_testkit::{CrashPoint, Scenario, check};
 
 /// Rules: values above a limit at the subscription's schedule, the same at once, and an hourly one of another class.
@@ -380,4 +383,42 @@ async fn b13_a_throttle_of_schedules_holds_runs_alone() {
         01:10:00 email eve@example.org n-5-0: it is 2026-03-01T01:00:00Z, skipped 0 -> delivered
         01:50:00 events 6 notifications 6 open 0 suspended 0"#]]
     .assert_eq(&seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_runs_a_schedule_now_and_skips_its_next_run() {
+    let mut scenario = Scenario::new(&[STOCK]).await;
+    let script = format!(
+        r#"01:00 subscriber alice email=alice@example.org
+           01:00 subscribe alice limit {{"price": 5}} at {DAILY}
+           06:00 event quote {{"price": 6}}
+           07:00 event quote {{"price": 7}}"#
+    );
+    scenario.run_and_wait(&script, Duration::from_secs(60)).await;
+    let stock: Name = "stock".parse().expect("a name");
+    let runs = scenario.journal().schedule_runs(&stock, None, 10).await.expect("the journal answers");
+    let followed = runs.into_iter().find(|run| run.rule.as_str() == "due").expect("the schedule of alice");
+    let key: ScheduleKey = (followed.rule, followed.schedule);
+    let at = |text: &str| text.parse::<Timestamp>().expect("a time");
+
+    let moved = scenario.pipeline().move_schedule(&stock, key.clone(), ScheduleAction::Run).await.expect("it runs");
+    assert_eq!((moved.due_at, moved.next), (at("2026-03-01T07:01:00Z"), Some(at("2026-03-01T08:00:00Z"))));
+    assert!(moved.batch.is_some());
+    let moved = scenario.pipeline().move_schedule(&stock, key.clone(), ScheduleAction::Skip).await.expect("it skips");
+    assert_eq!((moved.due_at, moved.next), (at("2026-03-01T08:00:00Z"), Some(at("2026-03-02T08:00:00Z"))));
+    let unknown = (key.0.clone(), "DTSTART:20260301T090000|RRULE:FREQ=DAILY".into());
+    let refused = scenario.pipeline().move_schedule(&stock, unknown, ScheduleAction::Run).await;
+    assert!(matches!(refused, Err(ScheduleMoveError::Unknown)), "{refused:?}");
+
+    // A skip is durable, and the events of the skipped run are part of the run after it.
+    let later = "07:30 event quote {\"price\": 8}\n07:40 crash\n09:00 event quote {\"price\": 9}";
+    let seen = scenario.run_and_wait(later, Duration::from_secs(2 * 86_400)).await;
+    let mails: Vec<&str> = seen.lines().filter(|line| line.contains("email")).collect();
+    let times: Vec<&str> = mails.iter().map(|line| line.split(" email").next().unwrap_or_default()).collect();
+    assert_eq!(times, ["07:01:00", "07:01:00", "+1d 08:00:00", "+1d 08:00:00"], "{seen}");
+    for (line, price) in mails.iter().zip(["6.0", "7.0", "8.0", "9.0"]) {
+        assert!(line.contains(&format!("{price} crossed")), "{seen}");
+    }
+    let run = scenario.journal().schedule_run(&stock, &key).await.expect("the journal answers").expect("it is there");
+    assert_eq!(run.skipped, 1);
 }

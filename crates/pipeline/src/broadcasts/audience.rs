@@ -1,7 +1,10 @@
 //! Examines the subscriptions of a broadcast's audience in pages: the class, the segment, the sender's filter and the
 //! subscriptions' own filters. Memory is bounded by the page.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
 
 use tocsin_matching::{cut::CutBatch, subscriber::SubscriberView};
 use tocsin_model::{
@@ -55,6 +58,15 @@ impl Examined {
     }
 }
 
+/// Subscriptions read at a time.
+struct Page {
+    subscriptions: Vec<IndexedSubscription>,
+    /// Last number of the page, also if that subscription does not exist any more.
+    reached: SubscriptionId,
+    read: u64,
+    is_last: bool,
+}
+
 type Member = (IndexedSubscription, SubscriberView);
 
 impl Audience<'_> {
@@ -62,10 +74,7 @@ impl Audience<'_> {
     /// matched.
     pub async fn next(&self, after: SubscriptionId, limit: usize) -> Result<Result<Examined, String>, StoreError> {
         let size = PAGE.min(limit).max(1);
-        let application = &self.broadcast.compiled.application.name;
-        let page = self.flow.match_store.indexed_subscriptions(application, Some(after), size).await?;
-        let is_last = page.len() < size;
-        let (reached, read) = (page.last().map_or(after, |last| last.id), page.len() as u64);
+        let Page { subscriptions: page, reached, read, is_last } = self.page(after, size).await?;
         let page: Vec<IndexedSubscription> = page.into_iter().filter(|found| self.includes(found)).collect();
         let examined = page.len() as u64;
         let others = match self.broadcast.draft.per {
@@ -81,8 +90,30 @@ impl Audience<'_> {
         Ok(self.matches(&members).map(|(cut, unusable)| Examined { reached, read, examined, cut, unusable, is_last }))
     }
 
+    /// Reads the next `size` subscriptions of the application, or of those that the draft lists.
+    async fn page(&self, after: SubscriptionId, size: usize) -> Result<Page, StoreError> {
+        let application = &self.broadcast.compiled.application.name;
+        let Some(listed) = &self.broadcast.draft.subscriptions else {
+            let subscriptions = self.flow.match_store.indexed_subscriptions(application, Some(after), size).await?;
+            let reached = subscriptions.last().map_or(after, |last| last.id);
+            let read = subscriptions.len();
+            return Ok(Page { subscriptions, reached, read: read as u64, is_last: read < size });
+        };
+        let after_it = (Bound::Excluded(after), Bound::Unbounded);
+        let ids: Vec<_> = listed.range(after_it).take(size).map(|id| *id..=*id).collect();
+        let reached = ids.last().map_or(after, |last| *last.end());
+        let subscriptions = match ids.is_empty() {
+            true => Vec::new(),
+            false => self.flow.match_store.indexed_at(application, &ids, NOW).await?,
+        };
+        Ok(Page { subscriptions, reached, read: ids.len() as u64, is_last: ids.len() < size })
+    }
+
     fn includes(&self, found: &IndexedSubscription) -> bool {
-        found.class == *self.broadcast.subscription_class() && found.since() <= self.until
+        let listed = self.broadcast.draft.subscriptions.as_ref();
+        found.class == *self.broadcast.subscription_class()
+            && found.since() <= self.until
+            && listed.is_none_or(|listed| listed.contains(&found.id))
     }
 
     async fn with_subscribers(&self, found: Vec<IndexedSubscription>) -> Result<Vec<Member>, StoreError> {

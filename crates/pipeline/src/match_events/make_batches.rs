@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use tocsin_matching::{cut::CutBatch, rule::RuleSet};
-use tocsin_model::{delivery_policy::Priority, id::Name, notification::NotificationHead, time::Timestamp};
+use tocsin_model::{
+    delivery_policy::Priority, id::Name, notification::NotificationHead, reason_code::ReasonCode, time::Timestamp,
+};
 use tocsin_store::journal::{NewNotificationBatch, Step};
 
 use crate::{compile::Compiled, rule_breaker::cap};
@@ -43,11 +45,7 @@ fn new_batch(
     accepted_at: Timestamp,
     now: Timestamp,
 ) -> NewNotificationBatch {
-    let without_device = || {
-        cut.channel
-            .is_none()
-            .then(|| "the subscriber has no active device, or not the one that its subscription names".to_owned())
-    };
+    let without_device = || cut.channel.is_none().then(|| ReasonCode::NoDeviceAtMatch.text().to_owned());
     let suspended = beyond.or_else(without_device);
     let class = compiled.application.notifications.get(&cut.class);
     NewNotificationBatch {
