@@ -4,6 +4,8 @@
 //! in it, the first matching `by` gives the level, and no match means no access. The result per requester and container
 //! is cached and read without a lock.
 
+mod explain; // the rule that decides each level
+
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
@@ -14,6 +16,8 @@ use crate::{
     schema::{AttributeType, Schema},
 };
 use tocsin_store::entries::EntryNumber;
+
+pub use explain::{AccessDecision, AccessExplanation, DecidingRule};
 
 /// Access level. Each level includes the lower ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,6 +89,20 @@ enum RuleSubject {
     Group(String),
 }
 
+impl RuleSubject {
+    /// Whether it means the requester, in a rule about the entry of this number; `None`: it is about to be added.
+    fn is_met_by(&self, requester: &AuthzId, number: Option<EntryNumber>) -> bool {
+        match self {
+            RuleSubject::Everybody => true,
+            RuleSubject::Anonymous => requester.key.is_empty(),
+            RuleSubject::Users => !requester.key.is_empty(),
+            RuleSubject::Itself => number.is_some() && requester.number == number,
+            RuleSubject::Name(key) => requester.key == *key,
+            RuleSubject::Group(key) => requester.groups.contains(key),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RuleTarget {
     Anywhere,
@@ -94,6 +112,8 @@ pub(crate) enum RuleTarget {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct AccessRule {
+    /// As configured.
+    text: String,
     within: RuleTarget,
     /// Keys of attributes; empty means all.
     attributes: Vec<Arc<str>>,
@@ -171,14 +191,7 @@ impl Access {
             if !clause.within.has(key) {
                 continue;
             }
-            let applies_to = |who: &RuleSubject| match who {
-                RuleSubject::Everybody => true,
-                RuleSubject::Anonymous => requester.key.is_empty(),
-                RuleSubject::Users => !requester.key.is_empty(),
-                RuleSubject::Itself => number.is_some() && requester.number == number,
-                RuleSubject::Name(key) => requester.key == *key,
-                RuleSubject::Group(key) => requester.groups.contains(key),
-            };
+            let applies_to = |who: &RuleSubject| who.is_met_by(requester, number);
             let level_by = |is_selected: &dyn Fn(&RuleSubject) -> bool| {
                 clause.by.iter().find(|(who, _)| is_selected(who)).map_or(Level::None, |(_, level)| *level)
             };
@@ -479,7 +492,8 @@ fn clause(text: &str, schema: &Schema) -> Result<AccessRule, String> {
     if words.next() != Some("to") {
         return Err("does not begin with `to`".to_owned());
     }
-    let mut clause = AccessRule { within: RuleTarget::Anywhere, attributes: Vec::new(), by: Vec::new() };
+    let mut clause =
+        AccessRule { text: text.to_owned(), within: RuleTarget::Anywhere, attributes: Vec::new(), by: Vec::new() };
     while let Some(word) = words.next_if(|word| *word != "by") {
         if let Some(within) = RuleTarget::read(word, schema)? {
             clause.within = within;

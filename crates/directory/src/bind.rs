@@ -64,18 +64,23 @@ impl Directory {
 
     /// The authorization identity of an entry.
     pub(crate) async fn requester(&self, entry: &Entry) -> Result<AuthzId, LdapError> {
-        let requester = AuthzId {
-            number: Some(entry.number),
-            key: entry.key.clone(),
-            dn: entry.dn.clone(),
-            groups: self.groups_of(entry).await?,
-            ..AuthzId::default()
-        };
+        let requester = self.identity_of(entry).await?;
         let schema = self.schema();
         let kind = schema.attribute("userPassword").ok().map(|kind| &**kind);
         let may = |requester: &AuthzId| self.access().level(requester, entry, kind) >= Level::Auth;
         // Access rules can forbid an entry to bind; they are evaluated for the anonymous user and for the entry.
         if may(&AuthzId::default()) || may(&requester) { Ok(requester) } else { Err(wrong()) }
+    }
+
+    /// The authorization identity that an entry would have, whether or not it may bind.
+    pub(crate) async fn identity_of(&self, entry: &Entry) -> Result<AuthzId, LdapError> {
+        Ok(AuthzId {
+            number: Some(entry.number),
+            key: entry.key.clone(),
+            dn: entry.dn.clone(),
+            groups: self.groups_of(entry).await?,
+            ..AuthzId::default()
+        })
     }
 
     /// Records the result of a password check. Writes nothing if nothing changes.

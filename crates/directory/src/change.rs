@@ -18,6 +18,8 @@ mod rename; // modify DN (RFC 4511, 4.9)
 mod remove; // delete (RFC 4511, 4.8)
 mod extend_schema; // schema extension through `cn=subschema`
 mod referential_integrity; // referential integrity of groups and roles
+mod dry_run; // dry run: all checks, no write
+mod replace; // replacement of all user attributes
 mod dynamic_entries; // dynamic entries (RFC 2589)
 
 pub use modify_and_rename::Revision;

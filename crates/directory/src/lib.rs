@@ -24,18 +24,23 @@ mod tree; // name resolution and caches
 mod directory; // the directory: find by name, transactions
 mod groups; // groups, roles and `memberOf`
 mod search; // search, page by page
+mod children; // counts of direct children
+mod selection; // requested attributes of a search
 mod change; // add, modify, delete and rename
 mod bind; // authentication: bind
 mod commit_hook; // caches, index keys and references, kept current by each commit
 mod feed; // change feed of entries
+mod audit; // audit context of directory clients
 pub mod ldif; // LDIF (RFC 2849)
 mod transfer; // bulk import and export
+mod import_check; // dry run of an import
 
 pub mod ldap_error; // errors with LDAP result codes
 
 pub use bind::BindResult;
 pub use bound_identity::BoundIdentity;
 pub use change::{Modification, ModifyType, Preconditions, RawAttribute, ReadEntries, Revision};
+pub use children::ChildCount;
 pub use directory::Directory;
 pub use entry_cache::{CachedEntry, Rendering};
 pub use feed::{ChangedEntry, Changes};
@@ -43,4 +48,5 @@ pub use filter::Scope;
 pub use options::{Clock, Lifetimes, Options};
 pub use password::is_password_state;
 pub use search::{Search, is_quick};
+pub use selection::Selection;
 pub use transfer::{ExportPage, Imported};

@@ -536,16 +536,20 @@ mod tests {
             let own = hash(b"other").expect("hashed").hash;
             let all = [None, Some(format!("{{SHA}}{}", STANDARD.encode(digest))), Some(cheap), Some(own)];
             let mut least = vec![Duration::MAX; all.len()];
-            for _ in 0..5 {
+            let is_equal =
+                |least: &[Duration]| *least.iter().min().expect("some") * 3 > *least.iter().max().expect("some");
+            // The minimum becomes free of other load; without equal work it would differ by a factor of a hundred.
+            for _ in 0..100 {
+                if least[0] < Duration::MAX && is_equal(&least) {
+                    break;
+                }
                 for (hash, least) in all.iter().zip(&mut least) {
                     let started = Instant::now();
                     verify(hash.clone().map(Credential::of), b"pw".to_vec()).await.expect("checked");
                     *least = (*least).min(started.elapsed());
                 }
             }
-            // The minimum is nearly free of other load; without equal work it would differ by a factor of a hundred.
-            let (fastest, slowest) = (least.iter().min().expect("some"), least.iter().max().expect("some"));
-            assert!(*fastest * 3 > *slowest, "{least:?}");
+            assert!(is_equal(&least), "{least:?}");
         });
     }
 }

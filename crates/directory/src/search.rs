@@ -259,6 +259,28 @@ impl Search {
             .await
     }
 
+    /// Continues after an entry: skips all entries up to it in the order of a full scan, whether or not it still exists.
+    /// Call it before the first page.
+    pub fn skip_to(&mut self, after: EntryNumber) {
+        let place = |number: EntryNumber| (number.0 < 0, number.0.unsigned_abs());
+        self.rest = match std::mem::replace(&mut self.rest, Rest::Nothing) {
+            Rest::Numbers(mut numbers) => {
+                numbers.retain(|number| place(*number) > place(after));
+                numbers.make_contiguous().sort_unstable_by_key(|number| place(*number));
+                Rest::Numbers(numbers)
+            }
+            Rest::All(_) => Rest::All(Some(after)),
+            Rest::One(_) | Rest::Nothing => Rest::Nothing,
+        };
+    }
+
+    /// Sorts the candidates of an index in the order of a full scan, so that [`Search::skip_to`] can continue later.
+    pub fn in_scan_order(&mut self) {
+        if let Rest::Numbers(numbers) = &mut self.rest {
+            numbers.make_contiguous().sort_unstable_by_key(|number| (number.0 < 0, number.0.unsigned_abs()));
+        }
+    }
+
     /// Restarts the search from the beginning.
     ///
     /// # Errors

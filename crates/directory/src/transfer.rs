@@ -72,9 +72,9 @@ impl Directory {
     pub async fn import(
         &self,
         input: impl BufRead,
-        progress: &mut dyn FnMut(&Imported),
+        progress: &mut (dyn FnMut(&Imported) + Send),
     ) -> Result<Imported, LdifError> {
-        let requester = AuthzId { manages: true, ..AuthzId::default() };
+        let (requester, terms) = (AuthzId { manages: true, ..AuthzId::default() }, Preconditions::default());
         let mut imported = Imported::default();
         let mut deferred = Deferred::default();
         let hashing = stream::iter(ldif::Reader::new(input)).map(|record| async {
@@ -89,14 +89,14 @@ impl Directory {
             while running.len() < UNDER_WAY
                 && let Some(record) = records.as_mut().next_if(|record| !is_barrier(record)).await
             {
-                running.push_back(self.apply_record(&requester, record?));
+                running.push_back(self.apply_record(&requester, record?, &terms));
             }
             match running.next().await {
                 Some((record, result)) => imported.record_result(record, result, Some(&mut deferred)),
                 // A barrier record: it waits for all records before it, and all later ones wait for it.
                 None => match records.next().await {
                     Some(Ok(record)) => {
-                        let (record, result) = self.apply_record(&requester, record).await;
+                        let (record, result) = self.apply_record(&requester, record, &terms).await;
                         imported.record_result(record, result, Some(&mut deferred));
                     }
                     Some(Err(LdifError::Record { line, dn, what })) => imported.refuse(line, dn, what),
@@ -111,7 +111,7 @@ impl Directory {
         for level in deferred.levels() {
             for chunk in level.chunks(UNDER_WAY) {
                 let mut running: FuturesOrdered<_> =
-                    chunk.iter().map(|record| self.apply_record(&requester, record.clone())).collect();
+                    chunk.iter().map(|record| self.apply_record(&requester, record.clone(), &terms)).collect();
                 while let Some((record, result)) = running.next().await {
                     imported.record_result(record, result, None);
                 }
@@ -122,16 +122,22 @@ impl Directory {
         Ok(imported)
     }
 
-    async fn apply_record(&self, requester: &AuthzId, record: Record) -> (Record, Result<(), LdapError>) {
-        let (dn, terms, schema) = (record.dn.as_str(), Preconditions::default(), self.schema());
+    pub(crate) async fn apply_record(
+        &self,
+        requester: &AuthzId,
+        record: Record,
+        terms: &Preconditions,
+    ) -> (Record, Result<(), LdapError>) {
+        let (dn, terms, schema) = (record.dn.as_str(), terms.clone(), self.schema());
         let done = match record.change.clone() {
             Change::Add(mut attributes) => {
                 attributes.retain(|(name, _)| !is_server_maintained(name, &schema));
                 // Password state can only be set on existing entries.
                 let (states, attributes): (Vec<_>, Vec<_>) =
                     attributes.into_iter().partition(|(name, _)| describes_password_change(name, &schema));
+                let is_dry = terms.dry_run;
                 let added = self.add_in_turn(requester, dn, attributes, terms).await;
-                match (added, states.is_empty()) {
+                match (added, states.is_empty() || is_dry) {
                     (Ok(_), false) => {
                         let replace =
                             |(attribute, values)| Modification { act: ModifyType::Replace, attribute, values };
@@ -333,7 +339,7 @@ impl Imported {
         self.refuse(record.line, record.dn, refusal.message);
     }
 
-    fn refuse(&mut self, line: usize, dn: String, why: String) {
+    pub(crate) fn refuse(&mut self, line: usize, dn: String, why: String) {
         match self.refused.len() >= REPORTED_MAX {
             true => self.unreported += 1,
             false => self.refused.push((line, dn, why)),

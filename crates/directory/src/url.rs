@@ -79,6 +79,19 @@ fn hex(digits: &[u8]) -> Option<u8> {
     u8::from_str_radix(text, 16).ok()
 }
 
+impl Filter {
+    /// Parses the text form of a filter (RFC 4515). The outermost parentheses can be omitted, as for `ldapsearch`.
+    ///
+    /// # Errors
+    /// The filter is malformed; the text says where.
+    pub fn parse(text: &str) -> Result<Filter, String> {
+        match text.starts_with('(') {
+            true => read_filter(text),
+            false => read_filter(&format!("({text})")),
+        }
+    }
+}
+
 /// Parses a filter.
 ///
 /// # Errors

@@ -90,8 +90,10 @@ pub(crate) fn begin(
         }
         request => {
             let must_change = requester.must_change;
+            let (actor, address, action) = (session.actor(), session.address, change::action(&request));
             async move {
-                let (result, extra) = change::run(directory, requester, request, controls).await;
+                let changing = change::run(directory.clone(), requester, request, controls);
+                let (result, extra) = directory.audited(actor, address, action, changing).await;
                 let mut out = Vec::with_capacity(64);
                 answered.write(&mut out, result.as_ref().map(|code| *code), &extra);
                 // The only possible change was that of its own password.

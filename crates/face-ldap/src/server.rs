@@ -127,6 +127,11 @@ impl BoundKey {
         validity.is_some()
     }
 
+    /// The public part of the key.
+    pub(crate) fn id(&self) -> &str {
+        self.text.split('_').nth(1).unwrap_or_default()
+    }
+
     /// The identity that requests of this key count for.
     pub(crate) fn identity(&self) -> Arc<str> {
         let mut hasher = DefaultHasher::new();

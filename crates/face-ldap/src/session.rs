@@ -40,6 +40,14 @@ impl Session {
         }
     }
 
+    /// Actor of its changes in the audit log: the API key, or the entry.
+    pub(crate) fn actor(&self) -> String {
+        match &self.key {
+            Some(key) => format!("key:{}", key.id()),
+            None => format!("ldap:{}", self.requester.dn),
+        }
+    }
+
     /// Waits until the bind may have become invalid.
     pub(crate) async fn changed(&mut self) {
         match (&mut self.key, &self.requester.bound_identity) {

@@ -1,66 +1,13 @@
 //! Encoding of entries: requested attributes that the client may read.
 
-use std::sync::Arc;
-
 use tocsin_directory::{
-    CachedEntry, Rendering,
+    CachedEntry, Rendering, Selection,
     access::{Grant, Level},
     entry::{Attribute, Entry, OWN},
-    is_password_state,
     schema::{AttributeType, Schema},
 };
 
 use crate::{ber, message::tag};
-
-/// Requested attributes of a search.
-#[derive(Debug, Clone, Default)]
-pub struct Selection {
-    all: bool,
-    operational: bool,
-    named: Vec<Arc<AttributeType>>,
-    types_only: bool,
-    /// Whether `memberOf` is requested, which must be computed.
-    pub(crate) groups: bool,
-    /// Whether password state is requested.
-    pub(crate) password: bool,
-    /// Whether the remaining lifetime is requested.
-    pub(crate) time_left: bool,
-}
-
-impl Selection {
-    /// Parses an attribute list: `*` or an empty list means all user attributes, `+` all operational ones, `1.1` none.
-    /// Unknown names are ignored.
-    pub fn read(names: &[String], types_only: bool, schema: &Schema) -> Selection {
-        let mut selection = Selection { all: names.is_empty(), types_only, ..Selection::default() };
-        for name in names {
-            match name.as_str() {
-                "*" => selection.all = true,
-                "+" => selection.operational = true,
-                "1.1" => {}
-                name => selection.named.extend(schema.known_or_named(name)),
-            }
-        }
-        selection.groups = schema.attribute("memberOf").is_ok_and(|kind| selection.wants(kind));
-        selection.password = selection.operational || selection.named.iter().any(|kind| is_password_state(kind));
-        selection.time_left = schema.attribute("entryTtl").is_ok_and(|kind| selection.wants(kind));
-        selection
-    }
-
-    /// Whether the selection needs data outside the entry.
-    pub(crate) fn needs_other_records(&self) -> bool {
-        self.groups || self.password || self.time_left
-    }
-
-    fn wants(&self, kind: &AttributeType) -> bool {
-        let generally = if kind.operational { self.operational } else { self.all };
-        generally || self.named.iter().any(|named| kind.is(named))
-    }
-
-    /// Whether the cached encoding of an entry can be sent unchanged.
-    fn is_plain(&self) -> bool {
-        self.all && !self.operational && self.named.is_empty() && !self.types_only
-    }
-}
 
 fn attribute(out: &mut Vec<u8>, name: &str, values: &[Box<[u8]>]) {
     let of = |length: usize| 1 + ber::length_bytes(length) + length;
@@ -169,7 +116,7 @@ fn some(
     for (found, end) in entry.attributes.iter().zip(&rendering.ends) {
         let end = *end as usize;
         if may(&found.kind) {
-            match selection.types_only {
+            match selection.types_only() {
                 true => attribute(out, found.kind.name(), &[]),
                 false => out.extend_from_slice(&rendering.bytes[start..end]),
             }
@@ -179,7 +126,7 @@ fn some(
     let own = OWN.iter().filter_map(|key| schema.attribute(key).ok()).filter(|kind| may(kind));
     let own = own.filter_map(|kind| Some(Attribute::of(kind, entry.own(&kind.key, schema)?)));
     for found in own.chain(beside.iter().filter(|found| may(&found.kind)).cloned()) {
-        let values = if selection.types_only { &[][..] } else { &found.values[..] };
+        let values = if selection.types_only() { &[][..] } else { &found.values[..] };
         attribute(out, found.kind.name(), values);
     }
 }

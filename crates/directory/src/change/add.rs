@@ -50,7 +50,7 @@ impl Directory {
         terms: Preconditions,
     ) -> Result<ReadEntries, LdapError> {
         let new = self.validate_entry(requester, dn, given).await?;
-        if self.add_prepared(requester, &new, &terms).await? {
+        if !terms.dry_run && self.add_prepared(requester, &new, &terms).await? {
             return Ok(ReadEntries::default());
         }
         // Boxed, so that the common path does not carry the size of this future.
@@ -110,7 +110,7 @@ impl Directory {
     ) -> Result<ReadEntries, LdapError> {
         let (inner, requester) = (self.inner.clone(), requester.clone());
         let ValidatedEntry { dn, attributes, credential, schema, now } = new;
-        self.change(DiskCheck::Required, move |tree| {
+        self.change_or_check(&terms.clone(), DiskCheck::Required, move |tree| {
             let (parent, above) = inner.visible(tree.reader(), &requester, &Dn(dn.0[1..].to_vec()))?;
             let place = entry::place(&parent, above.as_deref(), &schema);
             let (kinds, has_password) = (kinds_of(&attributes), credential.is_some());

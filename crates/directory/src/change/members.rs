@@ -74,7 +74,11 @@ pub(super) fn are_members(
     terms: &Preconditions,
     schema: &Schema,
 ) -> bool {
-    let is_plain = terms.assertion.is_none() && !terms.before && terms.unique.is_empty() && !requester.must_change;
+    let is_plain = !terms.dry_run
+        && terms.assertion.is_none()
+        && !terms.before
+        && terms.unique.is_empty()
+        && !requester.must_change;
     let comes_or_goes = |found: &Modification| {
         matches!(found.act, ModifyType::Add | ModifyType::Delete)
             && !found.values.is_empty()

@@ -19,7 +19,7 @@ use crate::{
     directory::Directory,
     dn::Rdn,
     entry::{self, EntryPosition},
-    ldap_error::LdapError,
+    ldap_error::{Code, LdapError},
     password::concerns_password,
     policy::change_first,
     schema::Schema,
@@ -39,6 +39,9 @@ impl Directory {
         modifications: Vec<Modification>,
         terms: Preconditions,
     ) -> Result<ReadEntries, LdapError> {
+        if terms.dry_run {
+            return Box::pin(self.modify_in_turn(requester, dn, modifications, terms)).await;
+        }
         let named = || Ok(Target::Named(parse(dn)?));
         if let Some(images) = self.change_members(requester, named, &modifications, &terms).await? {
             return Ok(images);
@@ -68,6 +71,10 @@ impl Directory {
     ) -> Result<ReadEntries, LdapError> {
         let parsed = parse(dn)?;
         if self.schema().normal_dn(&parsed) == entry::SUBSCHEMA {
+            if terms.dry_run {
+                let what = "a change of the schema has no dry run; the records after it depend on it";
+                return Err(LdapError::new(Code::UnwillingToPerform, what));
+            }
             return self.extend_schema(requester, modifications).await.map(|()| ReadEntries::default());
         }
         let schema = self.schema();
@@ -75,7 +82,7 @@ impl Directory {
             .then(|| (modifications.clone(), Target::Named(parsed.clone())));
         let task = self.task(requester, dn, modifications, None).await?;
         let (inner, requester, now) = (self.inner.clone(), requester.clone(), (self.clock)());
-        self.change(DiskCheck::Required, move |tree| {
+        self.change_or_check(&terms.clone(), DiskCheck::Required, move |tree| {
             if let Some((members, target)) = members
                 && inner.change_rows(tree, &requester, &target, &members, terms.revision, &schema, now)?.is_some()
             {

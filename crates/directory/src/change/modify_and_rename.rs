@@ -50,7 +50,7 @@ impl Directory {
         let rdn = revision.rdn.as_deref().map(relative).transpose()?;
         let task = self.task(requester, &shown.entry.dn, revision.modifications, rdn).await?;
         let (inner, requester, now) = (self.inner.clone(), requester.clone(), (self.clock)());
-        self.change(DiskCheck::Required, move |tree| {
+        self.change_or_check(&terms.clone(), DiskCheck::Required, move |tree| {
             let node = tree.reader().node(number)?.ok_or_else(missing)?;
             let above = inner.above(tree.reader(), &node)?;
             task.run(&inner, &requester, tree, (&node, above.as_deref()), &terms, now)

@@ -24,6 +24,8 @@ pub struct Preconditions {
     pub after: bool,
     /// The entry must have this revision.
     pub revision: Option<u64>,
+    /// Whether only the checks are made: nothing is changed, and no entry state is returned.
+    pub dry_run: bool,
     /// Indexed attributes whose values must be unique: no other entry may share a value of this one.
     pub unique: Vec<String>,
 }

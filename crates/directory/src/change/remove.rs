@@ -23,7 +23,7 @@ impl Directory {
     pub async fn remove(&self, requester: &AuthzId, dn: &str, terms: Preconditions) -> Result<ReadEntries, LdapError> {
         let parsed = parse(dn)?;
         let (inner, requester, now, schema) = (self.inner.clone(), requester.clone(), (self.clock)(), self.schema());
-        self.change(DiskCheck::Skipped, move |tree| {
+        self.change_or_check(&terms.clone(), DiskCheck::Skipped, move |tree| {
             let (old, above) = inner.visible(tree.reader(), &requester, &parsed)?;
             let number = old.number();
             let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);

@@ -42,7 +42,7 @@ impl Directory {
         };
         let (rdn, superior) = (rdn.clone(), new_superior.map(parse).transpose()?);
         let (inner, requester, now, schema) = (self.inner.clone(), requester.clone(), (self.clock)(), self.schema());
-        self.change(DiskCheck::Skipped, move |tree| {
+        self.change_or_check(&terms.clone(), DiskCheck::Skipped, move |tree| {
             let (old, above) = inner.visible(tree.reader(), &requester, &parsed)?;
             let shown = entry::view(&old, above.as_deref(), &schema, &inner.shape);
             check_access(&inner, &requester, &shown, &[])?;

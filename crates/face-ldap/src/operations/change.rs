@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tocsin_directory::{
-    CachedEntry, Directory, Preconditions, ReadEntries,
+    CachedEntry, Directory, Preconditions, ReadEntries, Selection,
     access::AuthzId,
     ldap_error::{Code, LdapError},
 };
@@ -12,7 +12,7 @@ use crate::{
     ber::DecodeError,
     message::{Control, Request, ResponseExtras, code_of, decode_attribute_list, decode_filter},
     oids::{ASSERTION, POST_READ, PRE_READ},
-    show::{self, Selection},
+    show,
 };
 
 /// Controls of an update.
@@ -44,6 +44,16 @@ impl UpdateControls {
             }
         }
         Ok(requested)
+    }
+}
+
+/// Name of an update in the audit log.
+pub(super) fn action(request: &Request) -> &'static str {
+    match request {
+        Request::Add { .. } => "ldap.add",
+        Request::Delete { .. } => "ldap.delete",
+        Request::Rename { .. } => "ldap.rename",
+        _ => "ldap.modify",
     }
 }
 

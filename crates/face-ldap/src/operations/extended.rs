@@ -42,9 +42,12 @@ pub(super) fn begin(
                 return StartedRequest::Answered;
             }
             let (server, requester, address) = (server.clone(), session.requester.clone(), session.address);
+            let actor = session.actor();
             StartedRequest::Runs(
                 async move {
-                    let done = change_password(&server.directory, &requester, &value.unwrap_or_default()).await;
+                    let value = value.unwrap_or_default();
+                    let changing = change_password(&server.directory, &requester, &value);
+                    let done = server.directory.audited(actor, address, "ldap.password", changing).await;
                     let (result, PasswordChangeResult { made, is_own }) = match done {
                         Ok(changed) => (Ok(Code::Success), changed),
                         Err(refusal) => {

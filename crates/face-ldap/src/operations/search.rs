@@ -11,9 +11,9 @@ use std::{
 
 use futures_util::FutureExt;
 use tocsin_directory::{
-    CachedEntry, Directory, Scope, Search,
+    CachedEntry, Directory, Scope, Search, Selection,
     access::{AuthzId, Grant, Grants, Level, Rights},
-    entry::{Attribute, Entry, SUBSCHEMA},
+    entry::{Entry, SUBSCHEMA},
     filter::{Filter, Test},
     is_quick,
     ldap_error::{Code, LdapError},
@@ -31,7 +31,7 @@ use crate::{
     root,
     server::Server,
     session::{RequestResult, ResponseChannel, Session, StartedRequest},
-    show::{self, Selection},
+    show,
 };
 
 /// Bytes of a response part.
@@ -443,21 +443,6 @@ impl SearchTask {
         }
     }
 
-    /// Computed attributes of an entry.
-    async fn computed_attributes(&self, entry: &Entry) -> Result<Vec<Attribute>, LdapError> {
-        let mut computed = Vec::new();
-        if self.selection.groups {
-            computed.extend(self.directory.member_of(&self.requester, entry).await?);
-        }
-        if self.selection.password {
-            computed.extend(self.directory.password_state(entry.number).await?);
-        }
-        if self.selection.time_left {
-            computed.extend(self.directory.time_left(entry));
-        }
-        Ok(computed)
-    }
-
     /// Sends up to a page of entries.
     pub(super) async fn send_page(
         &mut self,
@@ -487,7 +472,8 @@ impl SearchTask {
                     ));
                 }
                 state.record_sent(shown.entry.number)?;
-                let computed = self.computed_attributes(&shown.entry).await?;
+                let computed =
+                    self.directory.computed_attributes(&self.requester, &shown.entry, &self.selection).await?;
                 let id = self.answered.id;
                 match self.entry_control {
                     None => show::entry(out, id, &shown, &grant, &self.selection, &schema, &computed),
