@@ -10,6 +10,7 @@
 //! This crate has no access to the journal; time comes from a clock. A file uses only files above it.
 
 pub mod source; // the interface of all kinds: batches with checkpoints
+pub mod rejected; // files of rejected items
 pub mod supervise; // supervisor: runs a source, holds it, restarts it with back-off
 pub mod description; // a row of the table of kinds, with all its columns
 
@@ -35,6 +36,7 @@ pub mod mail; // SMTP and LMTP server for incoming mail
 pub mod process; // JSON lines from a program
 
 pub mod kind; // table of kinds: checks options, opens sources
+pub mod sample; // test of a mapping on a sample
 mod reference; // generates the reference page of source options
 
 #[doc(hidden)]

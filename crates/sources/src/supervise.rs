@@ -3,15 +3,15 @@
 //!
 //! A [`SourceHost`] stores each batch in one commit with its marks.
 
-use std::{fs, io::Write, path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tocsin_model::{folder, time::Timestamp};
+use tocsin_model::time::Timestamp;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::source::{OpenSource, RejectedItem, SourceBatch, SourceError};
+use crate::source::{OpenSource, SourceBatch, SourceError};
 
 /// The pause after the first error; each further one doubles it.
 pub const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -21,8 +21,6 @@ pub const PAUSE_MAX: Duration = Duration::from_secs(300);
 const FAILED_AFTER: u32 = 10;
 /// After running this long, the error count is reset.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
-/// The file of rejected items is rotated at this size; one previous file is kept.
-const REFUSED_BYTES_MAX: u64 = 16 << 20;
 
 /// The state of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,35 +266,4 @@ impl Drop for Abort {
     fn drop(&mut self) {
         self.0.abort();
     }
-}
-
-/// Appends rejected items to a file as JSON lines, before their source drops them.
-///
-/// # Errors
-/// The file cannot be written.
-pub async fn store_rejected(
-    folder: &Path,
-    name: String,
-    refused: Vec<RejectedItem>,
-    now: Timestamp,
-) -> Result<(), SourceError> {
-    let folder = folder.join("refused");
-    let kept = tokio::task::spawn_blocking(move || append(&folder, &name, &refused, now)).await;
-    kept.map_err(|error| SourceError::new("storing rejected items failed", error))?
-        .map_err(|error| SourceError::new("rejected items cannot be stored", error))
-}
-
-fn append(folder: &Path, name: &str, refused: &[RejectedItem], now: Timestamp) -> std::io::Result<()> {
-    folder::make(folder, 0o777)?;
-    let file = folder.join(format!("{name}.ndjson"));
-    if fs::metadata(&file).is_ok_and(|metadata| metadata.len() > REFUSED_BYTES_MAX) {
-        fs::rename(&file, file.with_extension("ndjson.1"))?;
-    }
-    let mut out = fs::OpenOptions::new().create(true).append(true).open(file)?;
-    for RejectedItem { reason, item } in refused {
-        let line = serde_json::json!({ "at": now, "reason": reason, "item": String::from_utf8_lossy(item) });
-        out.write_all(format!("{line}\n").as_bytes())?;
-    }
-    out.sync_all()?;
-    folder::sync(folder)
 }
