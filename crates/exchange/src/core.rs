@@ -152,6 +152,11 @@ impl Core {
         self.registry.find(name)
     }
 
+    /// Names of the running exchanges.
+    pub fn names(&self) -> Vec<Name> {
+        self.registry.all().keys().cloned().collect()
+    }
+
     /// Stores messages and outcomes. The work that must wait for the commit runs after it, in commit order, and does
     /// not depend on the caller. Waits only until the writer takes the commit, or for batches and combinations until
     /// they are stored.

@@ -1,5 +1,7 @@
 //! Edits of suspended messages by an operator. The original version is kept.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde_json::Value as Json;
 use tocsin_model::{
@@ -25,6 +27,9 @@ use crate::{
 
 /// The number of messages for which the reason for not editing is returned.
 const REASONS_MAX: usize = 100;
+
+/// Reason why a message with a waiting leg is not edited.
+const STILL_WAITS: &str = "it still waits to be sent to another port as it was";
 
 /// Maximum nesting of a patch, equal to that of a JSON request.
 const PATCH_DEPTH_MAX: usize = 128;
@@ -73,7 +78,50 @@ impl Operations {
         Ok(edited)
     }
 
+    /// Checks an edit of suspended messages, and changes nothing. Returns the messages that would be edited.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub async fn check_edit(&self, selection: &MessageSelection, edit: &Edit) -> Result<EditSummary, OperateError> {
+        let mut checked = EditSummary::default();
+        let mut before = None;
+        while let Some((found, last)) = self.step(selection, MessageStatus::Suspended, before).await? {
+            before = Some(last);
+            for stored in found {
+                let checked_edit = match stored.legs.iter().any(|leg| leg.state == LegState::Waiting) {
+                    true => Err(STILL_WAITS.to_owned()),
+                    false => self.edited(&stored, edit, "").await?.map(|_| ()),
+                };
+                match checked_edit {
+                    Ok(()) => checked.messages.push(stored.id),
+                    Err(why) if checked.unchanged.len() < REASONS_MAX => checked.unchanged.push((stored.id, why)),
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(checked)
+    }
+
     async fn edit_one(&self, stored: &StoredMessage, edit: &Edit, by: &str) -> Result<Result<(), String>, StoreError> {
+        let (running, edited) = match self.edited(stored, edit, by).await? {
+            Ok(edited) => edited,
+            Err(why) => return Ok(Err(why)),
+        };
+        self.core.index_properties(&running, stored.id, &edited.head, stored.accepted_at);
+        Ok(match self.core.parts.spool.edit(stored.id, edited).await? {
+            MessageEdit::Done => Ok(()),
+            MessageEdit::NotSuspended => Err("it is not suspended any more".to_owned()),
+            MessageEdit::Waits => Err(STILL_WAITS.to_owned()),
+        })
+    }
+
+    /// A message with its changes, or why it cannot be changed.
+    async fn edited(
+        &self,
+        stored: &StoredMessage,
+        edit: &Edit,
+        by: &str,
+    ) -> Result<Result<(Arc<RunningExchange>, EditedMessage), String>, StoreError> {
         let Some(running) = self.core.find(&stored.exchange) else {
             return Ok(Err(format!("the exchange `{}` does not run", stored.exchange)));
         };
@@ -122,14 +170,8 @@ impl Operations {
             Ok(legs) => legs,
             Err(why) => return Ok(Err(why)),
         };
-        self.core.index_properties(&running, stored.id, &head, stored.accepted_at);
         let (by, at, change) = (by.to_owned(), self.core.now(), described(edit));
-        let edited = EditedMessage { head, body: message.body, legs, is_other, change, by, at };
-        Ok(match self.core.parts.spool.edit(stored.id, edited).await? {
-            MessageEdit::Done => Ok(()),
-            MessageEdit::NotSuspended => Err("it is not suspended any more".to_owned()),
-            MessageEdit::Waits => Err("it still waits to be sent to another port as it was".to_owned()),
-        })
+        Ok(Ok((running, EditedMessage { head, body: message.body, legs, is_other, change, by, at })))
     }
 
     /// The original of an edited message; `None` if it was not edited.

@@ -61,6 +61,7 @@ pub mod operate; // ports, locations, suspended messages
 pub mod edit; // edits of suspended messages
 pub mod tracking_queries; // tracked bodies, and message search by property
 mod flow_reports; // reports and rates of flow control
+pub mod route_tests; // where a message would go, without storing it
 mod definitions; // check, apply and remove definitions
 
 // 7. Upkeep: work by time.
@@ -163,6 +164,11 @@ impl Exchanges {
     /// The running exchange of this name.
     pub fn find(&self, name: &Name) -> Option<Arc<RunningExchange>> {
         self.core.find(name)
+    }
+
+    /// Names of the running exchanges.
+    pub fn names(&self) -> Vec<Name> {
+        self.core.names()
     }
 
     /// Stops dispatching and waits up to `patience` for work in progress. Returns whether all of it finished.

@@ -24,7 +24,8 @@ use tocsin_model::{
 };
 use tocsin_sources::{
     Message, OpenSource, RejectedItem, SourceBatch, SourceError, SourceOutput, SourceSettings,
-    supervise::{Health, RunningSource, SourceHost, StoreOutcome, store_rejected},
+    rejected::store_rejected,
+    supervise::{Health, RunningSource, SourceHost, StoreOutcome},
 };
 use tocsin_store::{
     error::StoreError,

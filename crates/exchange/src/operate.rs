@@ -12,6 +12,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::{
+    audit,
     bounded_scan::ScanPage,
     error::StoreError,
     spool::{
@@ -102,7 +103,7 @@ impl Operations {
         &self,
         act: impl Future<Output = T> + Send + 'static,
     ) -> T {
-        match self.core.tasks.spawn(act).await {
+        match self.core.tasks.spawn(audit::inherit(act)).await {
             Ok(done) => done,
             Err(broken) => std::panic::resume_unwind(broken.into_panic()),
         }
@@ -260,6 +261,41 @@ impl Operations {
         let Some(last) = found.last().map(|last| last.id) else { return Ok(None) };
         found.retain(|stored| selection.takes(stored));
         Ok(Some((found, last)))
+    }
+
+    /// Counts the messages that a resumption would change, with their suspended legs.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub async fn count_resumable(&self, selection: &MessageSelection) -> Result<AffectedCounts, StoreError> {
+        let is_resumed = |leg: &Leg| leg.state == LegState::Suspended;
+        self.count(selection, MessageStatus::Suspended, is_resumed).await
+    }
+
+    /// Counts the messages that would be ended, with their unfinished legs.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub async fn count_endable(&self, selection: &MessageSelection) -> Result<AffectedCounts, StoreError> {
+        let standing = selection.filter.standing.unwrap_or(MessageStatus::Suspended);
+        let is_ended = |leg: &Leg| !matches!(leg.state, LegState::Done | LegState::Ended);
+        self.count(selection, standing, is_ended).await
+    }
+
+    async fn count(
+        &self,
+        selection: &MessageSelection,
+        standing: MessageStatus,
+        affected: impl Fn(&Leg) -> bool,
+    ) -> Result<AffectedCounts, StoreError> {
+        let mut counts = AffectedCounts::default();
+        let mut before = None;
+        while let Some((found, last)) = self.step(selection, standing, before).await? {
+            before = Some(last);
+            counts.messages += found.len() as u64;
+            counts.legs += found.iter().flat_map(|stored| &stored.legs).filter(|leg| affected(leg)).count() as u64;
+        }
+        Ok(counts)
     }
 
     /// Resumes suspended messages. Unroutable messages are routed again; failed legs are sent again with a fresh retry

@@ -87,6 +87,29 @@ async fn what_failed_on_its_way_is_edited_unless_something_of_it_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_counts_messages_and_checks_their_edit() {
+    let bed = Bed::start().await;
+    bed.a.failures.lock().push(400);
+    let sent = bed.post("orders", r#"{"type": "note", "order": 7}"#, None).await.expect("taken");
+    bed.suspended_times(1).await;
+    let before = bed.message(sent.id).await;
+    let operations = &bed.exchanges.operations;
+    for counted in [operations.count_resumable(&one(sent.id)).await, operations.count_endable(&one(sent.id)).await] {
+        let counted = counted.expect("counted");
+        assert_eq!((counted.messages, counted.legs), (1, 1));
+    }
+    let good = patch(json!({"order": 8}));
+    let checked = operations.check_edit(&one(sent.id), &good).await.expect("checked");
+    assert_eq!((checked.messages, checked.unchanged), (vec![sent.id], vec![]));
+    let wrong = Edit { properties: vec![(name("unknown"), json!(1))], ..Edit::default() };
+    let checked = operations.check_edit(&one(sent.id), &wrong).await.expect("checked");
+    assert!(checked.messages.is_empty() && checked.unchanged[0].1.contains("no property `unknown`"), "{checked:?}");
+    assert_eq!(bed.message(sent.id).await, before, "nothing was changed");
+    operations.end(one(sent.id), "op").await.expect("ended");
+    assert_eq!(operations.count_endable(&one(sent.id)).await.expect("counted").messages, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn another_property_makes_another_message_for_the_far_side_too() {
     let bed = Bed::start().await;
     bed.a.failures.lock().push(400);

@@ -273,3 +273,30 @@ async fn c3_properties_are_found_in_xml_of_any_encoding() {
     let ReplyStatus::Suspended(reason) = &sent.reply_status else { panic!("{sent:?}") };
     assert!(reason.contains("`klingon` is not known"), "{reason}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_route_test_shows_where_a_message_would_go_and_stores_nothing() {
+    let bed = Bed::start().await;
+    bed.change(&[(ORDERS, ", pipeline: [promote: { type: $.type }, split: { json: $.orders }]")]).await;
+    let test = async |port: &str, body: &'static str| {
+        let incoming = crate::message::IncomingMessage {
+            content_type: "application/json".to_owned(),
+            body: body.into(),
+            ..crate::message::IncomingMessage::default()
+        };
+        bed.exchanges.operations.test_route(&name("orders"), &name(port), incoming).await
+    };
+    let tested = test("orders", r#"{"type": "note", "orders": [{"order": 1}, {"order": 2}]}"#).await.expect("tested");
+    assert_eq!((tested.parts.len(), tested.step_error, tested.gathers), (2, None, false));
+    let part = &tested.parts[0];
+    assert!(part.properties.iter().any(|(property, _)| property.as_str() == "type"), "{part:?}");
+    let ports: Vec<_> = part.ports.iter().map(|port| (port.port.as_str(), port.state, port.takes)).collect();
+    assert_eq!((ports, part.reason.as_ref()), (vec![("a", Some(PortState::Active), true)], None));
+    assert!(!part.routes.is_empty());
+
+    let wrong = test("orders", "no JSON").await.expect("tested");
+    assert!(wrong.step_error.is_some() && wrong.parts.is_empty(), "{wrong:?}");
+    assert!(matches!(test("nothing", "{}").await, Err(OperateError::Missing(_))));
+    assert!(bed.a.all().is_empty(), "nothing is sent");
+    bed.open_is(0).await;
+}
