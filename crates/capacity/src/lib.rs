@@ -17,6 +17,7 @@ pub mod mix; // predicts a mix of operations from measurements of each one
 pub mod plan; // the capacity plan: nodes, pools, bottlenecks, the day
 pub mod what_if; // sweeps over assumptions, and sensitivity analysis
 pub mod saturation; // saturation of a running node: headroom and trend
+pub mod observed; // a profile derived from recorded activity
 
 pub mod papers; // published sizing examples, recomputed
 pub mod plot; // SVG charts

@@ -122,6 +122,11 @@ impl SaturationMonitor {
         SaturationMonitor { vectors, bounds, samples: VecDeque::new(), points: VecDeque::new() }
     }
 
+    /// The costs of this node, if they are known.
+    pub fn vectors(&self) -> Option<&Vectors> {
+        self.vectors.as_ref()
+    }
+
     /// Records a sample. A sample with an earlier time or smaller totals is from a new process: history restarts.
     pub fn record(&mut self, mut sample: UsageSample) {
         while sample.done.len() > OPERATIONS_MAX {
