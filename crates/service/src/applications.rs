@@ -9,7 +9,10 @@ use tocsin_model::{
     problem::{Code, Problem, closest},
 };
 use tocsin_pipeline::{Compiled, RunError};
-use tocsin_store::records::{ApplicationVersion, NewApplicationVersion};
+use tocsin_store::{
+    audit,
+    records::{ApplicationVersion, NewApplicationVersion},
+};
 
 use crate::{
     Service,
@@ -177,7 +180,19 @@ impl Service {
                 }
                 problems => Checked { problems, ..Checked::default() },
             },
-            Err(problems) => Checked { problems, ..Checked::default() },
+            Err(mut problems) => {
+                let environment = self.pipeline.environment().clone();
+                let read = text.clone();
+                let read = move || definition::read_partially(&read, &*environment, Vec::new()).application;
+                let missing = match tokio::task::spawn_blocking(read).await.ok().flatten() {
+                    Some(application) => self.missing_audiences(&application).await?,
+                    None => Vec::new(),
+                };
+                let is_new = |found: &Problem| !problems.iter().any(|known| known.path == found.path);
+                let missing: Vec<Problem> = missing.into_iter().filter(is_new).collect();
+                problems.extend(definition::locate(&text, missing));
+                Checked { problems: definition::in_order(problems), ..Checked::default() }
+            }
         })
     }
 
@@ -205,6 +220,9 @@ impl Service {
         options: ApplyOptions,
     ) -> Result<Applied, ServiceError> {
         caller.needs(Scope::ApplicationsWrite)?;
+        if !options.dry_run && !options.allow_drops.is_empty() {
+            caller.needs_recent_login(self.clock.now())?;
+        }
         let (service, caller, name) = (self.clone(), caller.clone(), name.clone());
         run_to_completion(async move { service.apply_change(caller.key(), &name, text, options).await }).await
     }
@@ -305,6 +323,7 @@ impl Service {
     /// The application does not exist.
     pub async fn remove_application(self: &Arc<Self>, caller: &Caller, name: &Name) -> Result<(), ServiceError> {
         caller.needs(Scope::ApplicationsWrite)?;
+        caller.needs_recent_login(self.clock.now())?;
         let (service, caller, name) = (self.clone(), caller.clone(), name.clone());
         run_to_completion(async move { service.remove_change(&caller, &name).await }).await
     }
@@ -422,7 +441,7 @@ pub(crate) async fn compile_sealed(text: String) -> Result<Compiled, Vec<Problem
 
 /// Runs a change to its end, also when the caller stops waiting: a client that disconnects leaves nothing half done.
 async fn run_to_completion<T: Send + 'static>(change: impl Future<Output = T> + Send + 'static) -> T {
-    match tokio::spawn(change).await {
+    match tokio::spawn(audit::inherit(change)).await {
         Ok(done) => done,
         Err(broken) => match broken.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),

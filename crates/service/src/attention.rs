@@ -3,14 +3,17 @@
 //! Four delays that users notice come first: events wait to be matched, matching is slow, delivery is slow, storing
 //! subscriptions is slow. Each has a few causes, and the figures of the last quarter of an hour separate them.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
+use serde_json::Value as Json;
 use tocsin_capacity::saturation::Saturation;
-use tocsin_model::{definition::write_duration, feedback::Class, id::Name, plural::plural, time::Timestamp};
+use tocsin_model::{
+    definition::write_duration, feedback::Class, id::Name, plural::plural, reason_code::ReasonCode, time::Timestamp,
+};
 use tocsin_pipeline::{DestinationState, HeldBackMail};
 use tocsin_store::{
     error::StoreError,
-    journal::{Activity, Count, FiringFilter, Timing, Window},
+    journal::{Activity, Count, FiringFilter, SuspensionFilter, Timing, Window},
 };
 
 use crate::{
@@ -35,6 +38,12 @@ const DISK_SLOW: Duration = Duration::from_millis(50);
 const ANSWER_SLOW: Duration = Duration::from_secs(1);
 /// Suspended exchange messages that are counted in each partition of the spool.
 pub const SUSPENDED_MESSAGES_MAX: u64 = 100_000;
+/// Failing endpoints that are counted.
+const ENDPOINTS_MAX: usize = 1_000;
+/// Suspensions at undefined channels that are counted.
+const UNDEFINED_MAX: usize = 1_000;
+/// Time before the expiry of a key from which it is reported.
+const EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
 /// Firings that are counted.
 const FIRINGS_MAX: usize = 1_000;
 
@@ -69,6 +78,71 @@ pub struct Attention {
     pub cause: Option<String>,
     /// Recommended action.
     pub advice: String,
+    /// Code of the probable cause, for translation.
+    pub cause_code: Option<&'static str>,
+    /// Figures and names in the text, for translation.
+    pub parameters: BTreeMap<&'static str, Json>,
+    /// The object to look at, if it is one.
+    pub object: Option<AttentionObject>,
+}
+
+/// The object of a problem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttentionObject {
+    /// Its kind, such as `rule`, `channel`, `application`.
+    pub kind: &'static str,
+    /// Its id or name.
+    pub id: String,
+    /// The application of a rule or channel.
+    pub application: Option<String>,
+}
+
+impl Attention {
+    fn new(urgency: Urgency, what: &'static str, text: String, advice: &str) -> Attention {
+        Attention {
+            urgency,
+            what,
+            text,
+            cause: None,
+            advice: advice.to_owned(),
+            cause_code: None,
+            parameters: BTreeMap::new(),
+            object: None,
+        }
+    }
+
+    /// Code of the problem: `what` in the form of other codes, such as `slow_pickup`.
+    pub fn code(&self) -> String {
+        self.what.replace('-', "_")
+    }
+
+    /// Adds a parameter.
+    fn param(&mut self, name: &'static str, value: impl Into<Json>) -> &mut Self {
+        self.parameters.insert(name, value.into());
+        self
+    }
+
+    /// Adds the object, if the problem is about one only: `application/name`.
+    fn only(&mut self, kind: &'static str, names: &[&str]) -> &mut Self {
+        if let [name] = names {
+            let (application, id) = match name.split_once('/') {
+                Some((application, id)) => (Some(application.to_owned()), id.to_owned()),
+                None => (None, (*name).to_owned()),
+            };
+            self.object = Some(AttentionObject { kind, id, application });
+        }
+        self
+    }
+}
+
+/// A list of problems that grows.
+struct AttentionList<'a>(&'a mut Vec<Attention>);
+
+impl AttentionList<'_> {
+    fn add(&mut self, urgency: Urgency, what: &'static str, text: String, advice: &str) -> &mut Attention {
+        self.0.push(Attention::new(urgency, what, text, advice));
+        self.0.last_mut().expect("it was just added")
+    }
 }
 
 /// Input of the diagnosis.
@@ -116,6 +190,12 @@ pub struct Figures {
     pub destinations_paused: Vec<(String, u64)>,
     /// Stalled destinations, by `application/channel`: messages wait although the destination is not paused.
     pub destinations_stalled: Vec<(String, u64)>,
+    /// Number of failing endpoints of devices, counted up to [`ENDPOINTS_MAX`].
+    pub endpoints_failing: u64,
+    /// Suspended notifications to channels that their application does not define.
+    pub undefined_channels: BTreeMap<String, u64>,
+    /// Keys that expire soon: name or id, and time.
+    pub keys_expiring: Vec<(String, Timestamp)>,
     /// Mailbox providers that hold mail back, each with its channel as `application/channel`.
     pub held_back: Vec<(String, HeldBackMail)>,
     /// Complaints of the last day, and the text of the newest.
@@ -135,6 +215,10 @@ impl Service {
     /// The scope `operations:read` is missing, or a store is unavailable.
     pub async fn attention(&self, caller: &Caller) -> Result<Vec<Attention>, ServiceError> {
         caller.needs(Scope::OperationsRead)?;
+        self.problems().await
+    }
+
+    pub(crate) async fn problems(&self) -> Result<Vec<Attention>, ServiceError> {
         Ok(diagnose(&self.figures().await?))
     }
 
@@ -189,6 +273,9 @@ impl Service {
             switches: switches.collect(),
             destinations_paused: self.paused_destinations(),
             held_back: self.held_back_mail(),
+            endpoints_failing: self.recipient_store.failing_endpoints(None, ENDPOINTS_MAX).await?.len() as u64,
+            undefined_channels: self.undefined_channels().await?,
+            keys_expiring: self.keys.expiring(now, now + EXPIRES_SOON),
             destinations_stalled: self.destinations_in(DestinationState::Stalled),
             complaints: self.recent_feedback(Class::Complaint, now - FEEDBACK_LATELY).await?,
             blocked: self.recent_feedback(Class::Blocked, now - FEEDBACK_LATELY).await?,
@@ -205,6 +292,22 @@ impl Service {
             Some(exchanges) => Ok(exchanges.operations.suspended(SUSPENDED_MESSAGES_MAX).await?),
             None => Ok(0),
         }
+    }
+
+    /// Suspended notifications to channels that their application does not define, by `application/channel`.
+    async fn undefined_channels(&self) -> Result<BTreeMap<String, u64>, ServiceError> {
+        let text = ReasonCode::UndefinedChannel.text();
+        let reason = text.split("{}").next().map(str::to_owned);
+        let filter = SuspensionFilter { reason, ..SuspensionFilter::default() };
+        let mut found = BTreeMap::new();
+        for stored in self.operator_actions.scan_suspensions(&filter, 0, UNDEFINED_MAX).await?.items {
+            let suspension = stored.suspension;
+            if let (ReasonCode::UndefinedChannel, Some(channel)) = ReasonCode::of(&suspension.reason) {
+                let count = suspension.ordinals.len() as u64;
+                *found.entry(format!("{}/{channel}", suspension.application)).or_default() += count;
+            }
+        }
+        Ok(found)
     }
 
     /// Applications and exchanges that could not be started, each with the reason.
@@ -257,6 +360,14 @@ fn sum(counts: &[(String, u64)]) -> u64 {
     counts.iter().map(|(_, count)| count).sum()
 }
 
+fn names(list: &[String]) -> Vec<&str> {
+    list.iter().map(String::as_str).collect()
+}
+
+fn channels(counts: &[(String, u64)]) -> Vec<&str> {
+    counts.iter().map(|(channel, _)| channel.as_str()).collect()
+}
+
 /// `1 batch waits`, `2 batches wait`.
 fn counted(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", plural(count, one, many))
@@ -285,8 +396,56 @@ fn shown(duration: Duration) -> String {
     write_duration(Duration::from_millis(duration.as_millis() as u64 / digits * digits))
 }
 
+/// Kinds of problems, each with its meaning. A code is the kind with underscores.
+pub const KINDS: &[(&str, &str)] = &[
+    ("slow-pickup", "Events wait long for the matcher."),
+    ("slow-generation", "Matching takes long."),
+    ("slow-distribution", "Notifications wait long before they are sent."),
+    ("slow-records", "Storing subscribers and subscriptions takes long."),
+    ("saturation", "The node is nearly full, or will be soon."),
+    ("disk-space", "The disk is nearly full."),
+    ("unreadable-store", "A store cannot be read."),
+    ("unwritable-store", "A store cannot be written."),
+    ("not-running", "An application or exchange does not run."),
+    ("failed-batches", "Event batches could not be matched."),
+    ("suspended", "Notifications wait for an operator."),
+    ("suspended-messages", "Exchange messages wait for an operator."),
+    ("stopped-rules", "Rules are stopped."),
+    ("failed-broadcasts", "Broadcasts have failed."),
+    ("paused-broadcasts", "Broadcasts are paused."),
+    ("missed-firings", "Rules did not fire for event batches."),
+    ("paused-destinations", "Destinations are paused after failures."),
+    ("undefined-channel", "Notifications are for devices on a channel that is not defined."),
+    ("failing-endpoints", "Endpoints of devices fail."),
+    ("expiring-key", "An API key expires soon."),
+    ("mail-held-back", "A mailbox provider holds mail back."),
+    ("stalled-destinations", "Messages wait for an open destination without being sent."),
+    ("refused", "Many notifications were refused."),
+    ("blocked-mail", "Servers refused mail because of the sender."),
+    ("complaints", "Recipients reported messages as spam."),
+    ("switched-off", "Components are switched off."),
+];
+
+/// Codes of the probable causes, each with its text.
+pub const CAUSES: &[(&str, &str)] = &[
+    ("matching_off", "matching is switched off"),
+    ("slow_journal", "the disk of the journal is slow, and every acceptance waits for it"),
+    ("busy_matcher", "the matcher is busy with earlier batches"),
+    ("unused_cores", "the cores of the machine are not used"),
+    ("expensive_rule", "a rule is expensive"),
+    ("delivery_off", "delivery is switched off"),
+    ("slow_rules", "rules take long, and their notifications wait for the rest of the quantum"),
+    ("slow_receiver", "a channel cannot keep up: its receiver is slow or defers messages"),
+    (
+        "slow_formatting",
+        "the receivers are fast: formatting, or the limit of notifications in flight, is the bottleneck",
+    ),
+    ("slow_records", "the disk of the records is slow"),
+];
+
 fn attention(urgency: Urgency, what: &'static str, text: String, cause: &str, advice: &str) -> Attention {
-    Attention { urgency, what, text, cause: Some(cause.to_owned()), advice: advice.to_owned() }
+    let cause_code = CAUSES.iter().find(|(_, text)| *text == cause).map(|(code, _)| *code);
+    Attention { cause: Some(cause.to_owned()), cause_code, ..Attention::new(urgency, what, text, advice) }
 }
 
 /// Event batches wait too long for the matcher.
@@ -405,13 +564,8 @@ fn saturation(state: &Saturation) -> Option<Attention> {
         format!("the role `{}` uses {} % of the processors by its costs", found.role, percent(found.processor))
     });
     let advice = "`tocsin capacity` computes the number of nodes for the load and the next bottleneck; see the guide on capacity";
-    let found = |urgency, text| Attention {
-        urgency,
-        what: "saturation",
-        text,
-        cause: cause.clone(),
-        advice: advice.to_owned(),
-    };
+    let found =
+        |urgency, text| Attention { cause: cause.clone(), ..Attention::new(urgency, "saturation", text, advice) };
     match (whole, role, soon) {
         (Some(whole), _, _) => {
             let text = format!("{} % of the {} of this node is used", percent(whole.used), whole.resource.word());
@@ -439,48 +593,62 @@ fn saturation(state: &Saturation) -> Option<Attention> {
 }
 
 fn others(figures: &Figures, found: &mut Vec<Attention>) {
-    let mut add = |urgency, what, text: String, advice: &str| {
-        found.push(Attention { urgency, what, text, cause: None, advice: advice.to_owned() });
-    };
+    let mut found = AttentionList(found);
     if let Some((free, least)) = figures.free_bytes.filter(|(free, least)| *free < least.saturating_mul(4)) {
         let urgency = if free < least { Urgency::Now } else { Urgency::Soon };
         let text =
             format!("{} MiB of the disk is free; below {} MiB the server accepts nothing", free >> 20, least >> 20);
-        add(
-            urgency,
-            "disk-space",
-            text,
-            "free disk space, or shorten `retention`; `tocsin retention` deletes expired data at once",
-        );
+        found
+            .add(
+                urgency,
+                "disk-space",
+                text,
+                "free disk space, or shorten `retention`; `tocsin retention` deletes expired data at once",
+            )
+            .param("free_bytes", free)
+            .param("least_bytes", least);
     }
     for reason in &figures.unreadable {
         let text = format!("cannot be read: {reason}");
-        add(Urgency::Now, "unreadable-store", text, "examine the disk; the log of the server has the error");
+        found
+            .add(Urgency::Now, "unreadable-store", text, "examine the disk; the log of the server has the error")
+            .param("detail", reason.as_str());
     }
     for reason in &figures.unwritable {
         let text = format!("cannot be written: {reason}");
-        add(
-            Urgency::Now,
-            "unwritable-store",
-            text,
-            "examine the disk and its free space; after a failed fsync, restart the server",
-        );
+        found
+            .add(
+                Urgency::Now,
+                "unwritable-store",
+                text,
+                "examine the disk and its free space; after a failed fsync, restart the server",
+            )
+            .param("detail", reason.as_str());
     }
     for reason in &figures.not_running {
         let text = format!("does not run: {reason}");
         let advice = "correct the cause, then apply the definition again or restart the server; until then events and \
                       messages are refused with 503, and waiting ones stay stored";
-        add(Urgency::Now, "not-running", text, advice);
+        found.add(Urgency::Now, "not-running", text, advice).param("detail", reason.as_str());
     }
     if figures.failed_batches > 0 {
         let count = counted(figures.failed_batches, "event batch", "event batches");
         let text = format!("{count} could not be matched");
-        add(Urgency::Now, "failed-batches", text, "`tocsin report event-batch-list --status failed` lists the reasons");
+        found
+            .add(
+                Urgency::Now,
+                "failed-batches",
+                text,
+                "`tocsin report event-batch-list --status failed` lists the reasons",
+            )
+            .param("count", figures.failed_batches);
     }
     if figures.suspended > 0 {
         let waits = counted(figures.suspended, "notification waits", "notifications wait");
         let text = format!("{waits} for an operator");
-        add(Urgency::Now, "suspended", text, "`tocsin suspended list` lists the reasons; resume or end each");
+        found
+            .add(Urgency::Now, "suspended", text, "`tocsin suspended list` lists the reasons; resume or end each")
+            .param("count", figures.suspended);
     }
     if figures.suspended_messages > 0 {
         let least = if figures.suspended_messages >= SUSPENDED_MESSAGES_MAX { "at least " } else { "" };
@@ -488,44 +656,83 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
         let text = format!("{least}{waits} for an operator");
         let advice = "`tocsin messages list --state suspended` lists the reasons; `tocsin messages resume` sends \
                       messages again, `tocsin messages end` ends them";
-        add(Urgency::Now, "suspended-messages", text, advice);
+        found.add(Urgency::Now, "suspended-messages", text, advice).param("count", figures.suspended_messages);
     }
     if !figures.stopped_rules.is_empty() {
         let count = figures.stopped_rules.len() as u64;
         let stopped = counted(count, "rule is stopped", "rules are stopped");
-        add(
-            Urgency::Now,
-            "stopped-rules",
-            format!("{stopped}: {}", figures.stopped_rules.join(", ")),
-            "fix the rule, then `tocsin rule resume`; `tocsin firings list` lists missed firings",
-        );
+        found
+            .add(
+                Urgency::Now,
+                "stopped-rules",
+                format!("{stopped}: {}", figures.stopped_rules.join(", ")),
+                "fix the rule, then `tocsin rule resume`; `tocsin firings list` lists missed firings",
+            )
+            .param("count", count)
+            .param("names", figures.stopped_rules.clone())
+            .only("rule", &names(&figures.stopped_rules));
     }
     if !figures.broadcasts_failed.is_empty() {
         let count = figures.broadcasts_failed.len() as u64;
         let failed = counted(count, "broadcast has failed", "broadcasts have failed");
         let text = format!("{failed}: {}", figures.broadcasts_failed.join(", "));
-        add(
-            Urgency::Now,
-            "failed-broadcasts",
-            text,
-            "`tocsin broadcast show` names the reason; send it again corrected",
-        );
+        found
+            .add(
+                Urgency::Now,
+                "failed-broadcasts",
+                text,
+                "`tocsin broadcast show` names the reason; send it again corrected",
+            )
+            .param("count", count)
+            .param("names", figures.broadcasts_failed.clone());
     }
     if !figures.broadcasts_paused.is_empty() {
         let count = figures.broadcasts_paused.len() as u64;
         let paused = counted(count, "broadcast is paused", "broadcasts are paused");
         let text = format!("{paused}: {}", figures.broadcasts_paused.join(", "));
-        add(Urgency::Soon, "paused-broadcasts", text, "`tocsin broadcast resume` continues it, `cancel` ends it");
+        found
+            .add(Urgency::Soon, "paused-broadcasts", text, "`tocsin broadcast resume` continues it, `cancel` ends it")
+            .param("count", count)
+            .param("names", figures.broadcasts_paused.clone());
     }
     if figures.firings_missed > 0 {
         let batches = counted(figures.firings_missed, "event batch", "event batches");
         let text = format!("rules did not fire for {batches}");
-        add(Urgency::Soon, "missed-firings", text, "`tocsin firings list` lists them; fire them again or dismiss them");
+        found
+            .add(
+                Urgency::Soon,
+                "missed-firings",
+                text,
+                "`tocsin firings list` lists them; fire them again or dismiss them",
+            )
+            .param("count", figures.firings_missed);
     }
     if !figures.destinations_paused.is_empty() {
         let paused = counted(sum(&figures.destinations_paused), "destination is paused", "destinations are paused");
         let text = format!("{paused} after failures: {}", each_channel(&figures.destinations_paused));
-        add(Urgency::Soon, "paused-destinations", text, "`tocsin destinations` shows their last responses");
+        found
+            .add(Urgency::Soon, "paused-destinations", text, "`tocsin destinations` shows their last responses")
+            .param("count", sum(&figures.destinations_paused))
+            .only("channel", &channels(&figures.destinations_paused));
+    }
+    for (channel, count) in &figures.undefined_channels {
+        let waits = counted(*count, "notification waits", "notifications wait");
+        let text = format!("{waits} for devices on `{channel}`, which is not defined");
+        let advice = "add the channel to the definition and resume the notifications, or change the devices";
+        found.add(Urgency::Soon, "undefined-channel", text, advice).param("count", *count).only("channel", &[channel]);
+    }
+    if figures.endpoints_failing > 0 {
+        let least = if figures.endpoints_failing >= ENDPOINTS_MAX as u64 { "at least " } else { "" };
+        let fails = counted(figures.endpoints_failing, "endpoint of a device fails", "endpoints of devices fail");
+        let advice = "`tocsin endpoints list` shows since when and why; each is disabled after `disable_after`";
+        let text = format!("{least}{fails}");
+        found.add(Urgency::Note, "failing-endpoints", text, advice).param("count", figures.endpoints_failing);
+    }
+    for (key, at) in &figures.keys_expiring {
+        let text = format!("the API key `{key}` expires at {at}");
+        let advice = "`tocsin keys create` makes a new one; replace it at its client before it expires";
+        let item = found.add(Urgency::Soon, "expiring-key", text, advice);
+        item.param("at", at.to_string()).only("key", &[key.split(' ').next().unwrap_or(key)]);
     }
     for (channel, provider) in figures.held_back.iter().take(HELD_BACK_MAX) {
         let HeldBackMail { provider, lasted, paused_for, interval, said, .. } = provider;
@@ -539,7 +746,11 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
         let advice = "its mails wait and others are not delayed; `tocsin destinations` shows the pace; if it goes on, check \
                       the sender with `tocsin doctor --domain`, lower `pacing.rate` or begin a warm-up";
         let urgency = if paused_for.is_some() { Urgency::Soon } else { Urgency::Note };
-        add(urgency, "mail-held-back", text, advice);
+        found
+            .add(urgency, "mail-held-back", text, advice)
+            .param("provider", provider.as_str())
+            .param("detail", said.as_str())
+            .only("channel", &[channel]);
     }
     if !figures.destinations_stalled.is_empty() {
         let text = format!(
@@ -549,30 +760,39 @@ fn others(figures: &Figures, found: &mut Vec<Attention>) {
         );
         let advice = "raise `concurrency` of the channel if all its sessions are busy (`tocsin destinations`); otherwise \
                       restart the server, which sends them, and report a defect";
-        add(Urgency::Now, "stalled-destinations", text, advice);
+        found
+            .add(Urgency::Now, "stalled-destinations", text, advice)
+            .param("count", sum(&figures.destinations_stalled))
+            .only("channel", &channels(&figures.destinations_stalled));
     }
     let (refused, delivered) = (figures.lately.count(Count::Refused), figures.lately.count(Count::Delivered));
     if refused > 20 && refused * 10 > delivered {
         let text = format!("{refused} notifications were refused in {}, {delivered} delivered", shown(LATELY));
-        add(Urgency::Soon, "refused", text, "`tocsin report failed-notifications` shows the receiver's replies");
+        found
+            .add(Urgency::Soon, "refused", text, "`tocsin report failed-notifications` shows the receiver's replies")
+            .param("refused", refused)
+            .param("delivered", delivered);
     }
     let (blocked, said) = &figures.blocked;
     if *blocked >= BLOCKED_MIN {
         let count = counted(*blocked, "message", "messages");
         let text = format!("servers refused {count} because of the sender in 24h; the newest: {said}");
         let advice = "`tocsin feedback list --class blocked` lists them; `tocsin doctor --domain` checks the sender";
-        add(Urgency::Soon, "blocked-mail", text, advice);
+        found.add(Urgency::Soon, "blocked-mail", text, advice).param("count", *blocked).param("detail", said.as_str());
     }
     let (complaints, said) = &figures.complaints;
     if *complaints > 0 {
         let count = counted(*complaints, "recipient", "recipients");
         let text = format!("{count} reported messages as spam in 24h; the newest: {said}");
         let advice = "`tocsin feedback list --class complaint` lists the notifications; examine who gets them and why";
-        add(Urgency::Note, "complaints", text, advice);
+        found.add(Urgency::Note, "complaints", text, advice).param("count", *complaints).param("detail", said.as_str());
     }
     if !figures.switches.is_empty() {
         let text = format!("switched off: {}", figures.switches.join(", "));
-        add(Urgency::Note, "switched-off", text, "`tocsin switch enable` switches it on again");
+        found
+            .add(Urgency::Note, "switched-off", text, "`tocsin switch enable` switches it on again")
+            .param("count", figures.switches.len())
+            .param("names", figures.switches.clone());
     }
 }
 
@@ -610,6 +830,39 @@ mod tests {
         check(Figures::default(), &[]);
         let well = timed(&[(Timing::Pickup, 3), (Timing::Generation, 8), (Timing::Wait, 20), (Timing::Answer, 300)]);
         check(Figures { lately: well, shards: 1, cores: 8, ..Figures::default() }, &[]);
+    }
+
+    #[test]
+    fn each_problem_and_cause_has_a_code_and_its_figures() {
+        let words = |list: &[(&str, &str)]| list.iter().map(|(word, _)| (*word).to_owned()).collect::<Vec<_>>();
+        let kinds = words(KINDS);
+        let figures = Figures {
+            suspended: 3,
+            stopped_rules: vec!["stock/near".to_owned()],
+            undefined_channels: [("stock/pager".to_owned(), 2)].into(),
+            endpoints_failing: 1,
+            keys_expiring: vec![("k1 (loader)".to_owned(), Timestamp(0))],
+            destinations_paused: vec![("stock/hook".to_owned(), 2)],
+            ..timed_figures(&[(Timing::Pickup, 8_000), (Timing::Wait, 9_000)])
+        };
+        let found = diagnose(&figures);
+        for item in &found {
+            assert!(kinds.contains(&item.what.to_owned()), "{}", item.what);
+            assert_eq!(item.cause.is_some(), item.cause_code.is_some(), "{}", item.what);
+        }
+        let of = |what: &str| found.iter().find(|item| item.what == what).expect("found");
+        let stopped = of("stopped-rules");
+        assert_eq!((stopped.code().as_str(), &stopped.parameters["count"]), ("stopped_rules", &Json::from(1)));
+        let rule = AttentionObject { kind: "rule", id: "near".to_owned(), application: Some("stock".to_owned()) };
+        assert_eq!(stopped.object, Some(rule));
+        let undefined = of("undefined-channel");
+        assert_eq!(undefined.text, "2 notifications wait for devices on `stock/pager`, which is not defined");
+        assert_eq!(undefined.object.as_ref().map(|object| object.id.as_str()), Some("pager"));
+        assert_eq!(of("failing-endpoints").text, "1 endpoint of a device fails");
+        let key = of("expiring-key");
+        assert_eq!(key.text, "the API key `k1 (loader)` expires at 1970-01-01T00:00:00Z");
+        assert_eq!(key.object.as_ref().map(|object| (object.kind, object.id.as_str())), Some(("key", "k1")));
+        assert_eq!(of("slow-pickup").cause_code, Some("busy_matcher"));
     }
 
     #[test]

@@ -148,6 +148,7 @@ impl Service {
         let link = self.token_signer.consent().verify_link(token).ok_or_else(missing)?;
         let found = self.subscription_store.subscription(link.subscription).await?.ok_or_else(missing)?;
         let consent = self.consent_store.consent(link.subscription).await?.ok_or_else(missing)?;
+        tocsin_store::audit::set_actor(|| format!("subscriber:{}", found.subscriber));
         let compiled = self.pipeline.application(&found.application);
         let pages = compiled.as_ref().map(|compiled| &compiled.application.pages);
         let is_current = consent.request == link.request;

@@ -21,6 +21,24 @@ pub enum ServiceError {
     /// Authentication failed: the key is missing, unknown or expired.
     #[error("{1}")]
     Unauthenticated(CredentialError, &'static str),
+    /// The name or the password is wrong, or the link is not in force.
+    #[error("{0}")]
+    LoginFailed(&'static str),
+    /// The identity is known to the OpenID provider, and has no role here.
+    #[error("the user has no role: ask an administrator for one")]
+    NoRole,
+    /// Too many logins with this name failed from this network.
+    #[error("too many failed logins: wait {} minutes", .0.as_secs().div_ceil(60))]
+    LoginLocked(Duration),
+    /// The operation needs a proof of identity from the last ten minutes.
+    #[error("confirm your identity: the last proof is older than ten minutes")]
+    ReauthenticationRequired,
+    /// It is the last enabled user with the role `admin`.
+    #[error("`{0}` is the last enabled user with the role `admin`: give the role to another user first")]
+    LastAdminUser(String),
+    /// The credential may be valid, but cannot be used with this request.
+    #[error("{1}")]
+    Misused(CredentialMisuse, &'static str),
     /// The key lacks this scope.
     #[error("this needs the scope `{}`", .0.word())]
     Forbidden(Scope),
@@ -102,6 +120,21 @@ pub enum ServiceError {
     /// Internal failure; details are in the log.
     #[error("the platform cannot do this at the moment")]
     Unavailable(#[source] BoxError),
+}
+
+/// Reason why a credential cannot be used with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CredentialMisuse {
+    /// The request has a key and a session.
+    Several,
+    /// The request lacks the token against cross-site request forgery.
+    CsrfToken,
+    /// The request comes from a page of another origin.
+    CrossOrigin,
+    /// The transport would reveal the session.
+    InsecureTransport,
+    /// Users log in through the OpenID provider only.
+    PasswordsDisabled,
 }
 
 fn count(count: usize, noun: &str) -> String {

@@ -11,6 +11,7 @@ use tocsin_exchange::{
     locations::LocationStatus,
     operate::PortLoad,
     receive::{IncomingMessage, ReceiveResult, ReplyStatus},
+    route_tests::RouteTest,
     track::TrackingCounts,
     tracking_queries::{MessagePage, MessageQuery, PortTracking},
 };
@@ -39,6 +40,7 @@ use crate::{
     error::ServiceError,
     keys::{Caller, Scope},
     resources::Resource,
+    run_mode::RunMode,
 };
 
 /// Maximum time that a request waits for a reply.
@@ -64,6 +66,17 @@ pub struct AppliedExchange {
     pub differences: Vec<definition::Difference>,
     /// Locations that the server's configuration does not allow, which do not run.
     pub warnings: Vec<Problem>,
+}
+
+/// Result of checking the definition of an exchange.
+#[derive(Debug, Clone)]
+pub struct CheckedExchange {
+    /// Name in the definition.
+    pub name: Option<Name>,
+    /// All problems.
+    pub problems: Vec<Problem>,
+    /// Changes that an apply would make; `None`: it has problems.
+    pub applied: Option<AppliedExchange>,
 }
 
 /// A receive port, opened for a sender.
@@ -183,47 +196,65 @@ impl Service {
         Ok(found)
     }
 
-    /// Resumes suspended messages.
+    /// Resumes suspended messages. A dry run counts them.
     ///
     /// # Errors
     /// The scope `operations:write` is missing.
-    pub async fn resume_messages(&self, caller: &Caller, which: WhichMessages) -> Result<AffectedCounts, ServiceError> {
+    pub async fn resume_messages(
+        &self,
+        caller: &Caller,
+        which: WhichMessages,
+        mode: RunMode,
+    ) -> Result<AffectedCounts, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
         let filter = which.filter.clone();
-        let acted = exchanges
-            .operations
-            .resume(exchanges.operations.selection(which.filter, which.when.as_ref())?, caller.key())
-            .await?;
+        let selection = exchanges.operations.selection(which.filter, which.when.as_ref())?;
+        let acted = match mode {
+            RunMode::DryRun => exchanges.operations.count_resumable(&selection).await?,
+            RunMode::Apply => exchanges.operations.resume(selection, caller.key()).await?,
+        };
         if acted.messages == 0 {
             self.check_known_ports(&filter).await?;
+        }
+        if mode.is_dry() {
+            return Ok(acted);
         }
         tracing::info!(messages = acted.messages, by = caller.key(), "messages were resumed");
         Ok(acted)
     }
 
-    /// Ends messages; by default suspended ones.
+    /// Ends messages; by default suspended ones. A dry run counts them.
     ///
     /// # Errors
     /// The scope `operations:write` is missing.
-    pub async fn end_messages(&self, caller: &Caller, which: WhichMessages) -> Result<AffectedCounts, ServiceError> {
+    pub async fn end_messages(
+        &self,
+        caller: &Caller,
+        which: WhichMessages,
+        mode: RunMode,
+    ) -> Result<AffectedCounts, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
         let filter = which.filter.clone();
-        let acted = exchanges
-            .operations
-            .end(exchanges.operations.selection(which.filter, which.when.as_ref())?, caller.key())
-            .await?;
+        let selection = exchanges.operations.selection(which.filter, which.when.as_ref())?;
+        let acted = match mode {
+            RunMode::DryRun => exchanges.operations.count_endable(&selection).await?,
+            RunMode::Apply => exchanges.operations.end(selection, caller.key()).await?,
+        };
         if acted.messages == 0 {
             self.check_known_ports(&filter).await?;
+        }
+        if mode.is_dry() {
+            return Ok(acted);
         }
         tracing::info!(messages = acted.messages, by = caller.key(), "messages were ended");
         Ok(acted)
     }
 
-    /// Changes suspended messages; with `resume` they are resumed at once.
+    /// Changes suspended messages; with `resume` they are resumed at once. A dry run checks the edit for each message.
     ///
     /// # Errors
     /// The scope `operations:write` is missing; the predicate is invalid.
@@ -233,11 +264,15 @@ impl Service {
         which: WhichMessages,
         edit: &Edit,
         resume: bool,
+        mode: RunMode,
     ) -> Result<(EditSummary, AffectedCounts), ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         self.check_messages(caller, &which.filter).await?;
         let exchanges = self.exchanges()?;
         let choice = exchanges.operations.selection(which.filter, which.when.as_ref())?;
+        if mode.is_dry() {
+            return Ok((exchanges.operations.check_edit(&choice, edit).await?, AffectedCounts::default()));
+        }
         let edited = exchanges.operations.edit(&choice, edit, caller.key()).await?;
         tracing::info!(messages = edited.messages.len(), by = caller.key(), "messages were edited");
         let mut acted = AffectedCounts::default();
@@ -400,6 +435,47 @@ impl Service {
         let stored = exchanges.operations.apply_holding(text, caller.key(), one_at_a_time).await?;
         tracing::info!(exchange = %name, version = stored.version, by = caller.key(), "an exchange was applied");
         Ok(AppliedExchange { version: stored.version, created, differences, warnings })
+    }
+
+    /// Checks a definition as [`Service::apply_exchange`] does, with every problem, and stores nothing. The name is that
+    /// of the definition.
+    ///
+    /// # Errors
+    /// The scope `applications:read` is missing; the spool does not answer.
+    pub async fn check_exchange(&self, caller: &Caller, text: &str) -> Result<CheckedExchange, ServiceError> {
+        caller.needs(Scope::ApplicationsRead)?;
+        let Some(name) = definition::named_exchange(text) else {
+            let problem = Problem::new(Code::Required, "exchange", "is missing: the name of the exchange");
+            let operations = &self.exchanges()?.operations;
+            let mut problems = operations.check_sealed(text).err().unwrap_or_default();
+            if problems.is_empty() {
+                problems.push(problem);
+            }
+            return Ok(CheckedExchange { name: None, problems, applied: None });
+        };
+        if !caller.reaches(&Resource::Exchange(name.clone())) {
+            return Err(no_exchange(&name));
+        }
+        match self.apply_exchange(caller, &name, text, Expected::Any, true).await {
+            Ok(applied) => Ok(CheckedExchange { name: Some(name), problems: Vec::new(), applied: Some(applied) }),
+            Err(ServiceError::Invalid(problems)) => Ok(CheckedExchange { name: Some(name), problems, applied: None }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tests where a message of a receive port would go. Stores and sends nothing.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing; there is no such exchange or receive port.
+    pub async fn test_route(
+        &self,
+        caller: &Caller,
+        exchange: &Name,
+        port: &Name,
+        incoming: IncomingMessage,
+    ) -> Result<RouteTest, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        Ok(self.exchanges()?.operations.test_route(exchange, port, incoming).await?)
     }
 
     /// Removes an exchange that has no open messages.

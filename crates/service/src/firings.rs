@@ -15,6 +15,7 @@ use crate::{
     keys::{Caller, Scope},
     known::Part,
     page::Page,
+    run_mode::RunMode,
 };
 
 /// Maximum number of listed firings that one call fires again.
@@ -81,6 +82,7 @@ impl Service {
         caller: &Caller,
         filter: &FiringFilter,
         all: bool,
+        mode: RunMode,
     ) -> Result<RefiredFirings, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         caller.check_application(filter.application.as_ref())?;
@@ -89,6 +91,10 @@ impl Service {
         let listed = self.rule_store.firings(filter, 0, REFIRED_MAX).await?;
         if listed.is_empty() {
             self.check_known(filter.application.as_ref(), &[(Part::Rule, filter.rule.as_ref())]).await?;
+        }
+        if mode.is_dry() {
+            refired.batches = listed.iter().map(|firing| firing.batches).sum();
+            return Ok(refired);
         }
         for firing in listed {
             let id = firing.id;
@@ -113,16 +119,36 @@ impl Service {
         caller: &Caller,
         filter: &FiringFilter,
         all: bool,
+        mode: RunMode,
     ) -> Result<u64, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         caller.check_application(filter.application.as_ref())?;
         named(filter, all)?;
-        let batches = self.rule_store.dismiss_firings(filter).await?;
+        let batches = match mode {
+            RunMode::DryRun => self.count_firings(filter).await?,
+            RunMode::Apply => self.rule_store.dismiss_firings(filter).await?,
+        };
         if batches == 0 {
             self.check_known(filter.application.as_ref(), &[(Part::Rule, filter.rule.as_ref())]).await?;
         }
+        if mode.is_dry() {
+            return Ok(batches);
+        }
         tracing::info!(batches, by = caller.key(), "dismissed firings");
         Ok(batches)
+    }
+
+    /// Number of event batches of the listed firings.
+    async fn count_firings(&self, filter: &FiringFilter) -> Result<u64, ServiceError> {
+        let (mut batches, mut after) = (0, 0);
+        loop {
+            let found = self.rule_store.firings(filter, after, REFIRED_MAX).await?;
+            batches += found.iter().map(|firing| firing.batches).sum::<u64>();
+            match found.last() {
+                Some(last) if found.len() == REFIRED_MAX => after = last.id,
+                _ => return Ok(batches),
+            }
+        }
     }
 
     /// The stopped rules, by application and name.
@@ -195,6 +221,7 @@ pub(crate) fn check_reason(reason: &str) -> Result<&str, ServiceError> {
                 .param("unit", "characters"),
         ));
     }
+    tocsin_store::audit::set_reason(reason);
     Ok(reason)
 }
 

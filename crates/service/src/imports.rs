@@ -5,6 +5,8 @@
 //!
 //! A line of an export may be older than the current version of its application. Parts that do not fit that version
 //! are skipped with a warning.
+//!
+//! A dry run reads and checks the lines and stores nothing.
 
 mod lines; // reading of lines, and what each kind of line defines
 mod results; // results of imports
@@ -22,7 +24,7 @@ use tocsin_model::{
     problem::{Code, Problem},
     time::Timestamp,
 };
-use tocsin_store::error::StoreError;
+use tocsin_store::{audit, error::StoreError};
 
 pub use self::results::{Imported, REFUSALS_MAX, RejectedLine};
 use self::{
@@ -37,6 +39,7 @@ use crate::{
     error::ServiceError,
     keys::{Caller, Scope},
     lines::{Block, Blocks, BoxError, LINE_BYTES_MAX, Lines},
+    run_mode::RunMode,
     subscriptions::Used,
 };
 
@@ -62,11 +65,13 @@ pub struct Input {
     pub format: Format,
     /// Name of the character encoding, such as `windows-1252`. Default: by byte-order mark, else UTF-8.
     pub charset: Option<String>,
+    /// Whether the lines are stored, or only checked.
+    pub mode: RunMode,
 }
 
 impl From<Format> for Input {
     fn from(format: Format) -> Input {
-        Input { format, charset: None }
+        Input { format, charset: None, mode: RunMode::Apply }
     }
 }
 
@@ -161,7 +166,7 @@ impl Service {
             reason: format!("{CONCURRENT_MAX} imports run already"),
             retry_after: std::time::Duration::from_secs(5),
         })?;
-        let Input { format, charset } = input;
+        let Input { format, charset, mode } = input;
         charset::decode(b"", Syntax::Text, charset.as_deref())
             .map_err(|error| ServiceError::invalid(Code::Unsupported, "charset", error.to_string()))?;
         let lines = match format {
@@ -224,7 +229,10 @@ impl Service {
                 imported.stopped = Some(error);
                 break;
             }
-            if !read.items.is_empty() {
+            if mode.is_dry() {
+                // Refusals of the store, such as an unknown subscriber, are not found.
+                imported.stored += read.items.len() as u64;
+            } else if !read.items.is_empty() {
                 storing = Some(store::<L>(L::facet(self), read.items, self.clock.now()));
             }
         }
@@ -271,10 +279,10 @@ type Storing = tokio::task::JoinHandle<(Vec<u64>, Result<Vec<Written>, StoreErro
 
 /// Stores a block in a separate task, so that the next one can be read meanwhile.
 fn store<L: LineKind>(facet: Arc<L::Store>, items: Vec<(u64, L::Item)>, now: Timestamp) -> Storing {
-    tokio::spawn(async move {
+    tokio::spawn(audit::inherit(async move {
         let (lines, items): (Vec<u64>, Vec<L::Item>) = items.into_iter().unzip();
         (lines, L::store(&facet, items, now).await)
-    })
+    }))
 }
 
 async fn finish_storing(storing: Storing, imported: &mut Imported) -> Result<(), ServiceError> {

@@ -125,6 +125,11 @@ impl Service {
         }
     }
 
+    /// The inbox caller of a user with a session.
+    pub fn visitor_with_session(&self, caller: Caller) -> InboxCaller {
+        InboxCaller(InboxCredential::Key(caller))
+    }
+
     /// Authenticates an inbox token in a URL, as browsers send it for event streams.
     ///
     /// # Errors

@@ -6,6 +6,8 @@
 mod scopes; // scopes, and sets of them
 mod caller; // authenticated callers
 mod known_keys; // cache of all keys
+mod accounts; // cache of all users and sessions
+mod uses; // last uses of keys
 
 use std::time::Duration;
 
@@ -17,14 +19,22 @@ use tocsin_model::{
     problem::{Code, CredentialError, Problem},
     time::Timestamp,
 };
-use tocsin_store::records::{ApiKey, ApiKeyStore};
+use tocsin_store::records::{ApiKey, ApiKeyStore, ApiKeyUse};
 use tokio::sync::watch;
 
-pub(crate) use self::known_keys::{Keys, follow_changes};
-use self::{caller::resources_of, scopes::Scopes};
+pub(crate) use self::{
+    accounts::{Accounts, keep_up, new_token, scopes_of, token_hash},
+    known_keys::{Keys, follow_changes},
+    uses::{KeyUses, keep_storing},
+};
 pub use self::{
-    caller::{Caller, CredentialEnd},
+    accounts::{REAUTHENTICATION_LIFETIME, SESSION_IDLE_MAX, SESSION_LIFETIME},
+    caller::{Caller, CredentialEnd, SessionCredential},
     scopes::Scope,
+};
+use self::{
+    caller::{Credential, resources_of},
+    scopes::Scopes,
 };
 use crate::{
     Service,
@@ -35,6 +45,9 @@ use crate::{
 
 /// Interval at which the clock is read while waiting for an expiry, as the clock can be set.
 const CLOCK_READ_EVERY: Duration = Duration::from_secs(30);
+
+/// Longest time for which a rotated key stays valid.
+const OVERLAP_MAX: Duration = Duration::from_secs(30 * 86_400);
 
 /// A request for a key.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,24 +133,50 @@ impl Service {
         }
     }
 
-    /// Description of a key by its id, also of a removed one; `None`: it has no description, or there was no such key.
+    /// Authenticates the session of a user by its token, with the scopes that its roles have now.
+    ///
+    /// # Errors
+    /// `Unauthenticated`: the session has ended, or the user is disabled.
+    pub fn authenticate_session(&self, token: &str) -> Result<Caller, ServiceError> {
+        self.accounts.authenticate(token, self.clock.now()).map_err(|end| match end {
+            CredentialEnd::Expired => {
+                ServiceError::Unauthenticated(CredentialError::Expired, "the session has expired: log in again")
+            }
+            _ => ServiceError::Unauthenticated(CredentialError::Unknown, "the session has ended: log in again"),
+        })
+    }
+
+    /// Description of a key by its id, also of a removed one, or display name of `user:NAME`; `None`: it has none, or
+    /// there was no such key or user.
     pub fn key_name(&self, id: &str) -> Option<String> {
+        if let Some(user) = id.strip_prefix("user:") {
+            return self.accounts.user(user).map(|user| user.display_name.clone());
+        }
         self.keys.names.load().get(id).cloned()
     }
 
-    /// Why a caller's key became invalid; `None`: it is valid. Costs one lookup in memory.
+    /// Why a caller's key or session became invalid; `None`: it is valid. Costs one lookup in memory.
     pub fn key_end(&self, caller: &Caller) -> Option<CredentialEnd> {
+        let hash = match &caller.credential {
+            Credential::Key(hash) => hash,
+            Credential::Session(session) => {
+                return match self.accounts.caller(&session.id, self.clock.now()) {
+                    Ok(now) => (!now.has_rights_of(caller)).then_some(CredentialEnd::Changed),
+                    Err(end) => Some(end),
+                };
+            }
+        };
         if caller.expires_at.is_some_and(|end| end <= self.clock.now()) {
             return Some(CredentialEnd::Expired);
         }
-        match self.keys.known.load().get(&caller.hash) {
+        match self.keys.known.load().get(hash) {
             None => Some(CredentialEnd::Revoked),
             Some(now) if now.has_rights_of(caller) => None,
             Some(_) => Some(CredentialEnd::Changed),
         }
     }
 
-    /// Waits until a caller's key becomes invalid.
+    /// Waits until a caller's key or session becomes invalid.
     pub async fn key_ended(&self, caller: &Caller) -> CredentialEnd {
         let mut changes = self.key_changes();
         loop {
@@ -148,8 +187,16 @@ impl Service {
             tokio::select! {
                 // The sender lives as long as the service.
                 _ = changes.changed() => {}
-                () = self.until(caller.expires_at) => {}
+                () = self.until(self.credential_end(caller)) => {}
             }
+        }
+    }
+
+    /// The time at which a caller's key or session expires, as far as it is known now.
+    fn credential_end(&self, caller: &Caller) -> Option<Timestamp> {
+        match &caller.credential {
+            Credential::Key(_) => caller.expires_at,
+            Credential::Session(session) => self.accounts.ends_at(&session.id),
         }
     }
 
@@ -186,6 +233,7 @@ impl Service {
     pub async fn make_api_key(&self, caller: &Caller, new: NewKey) -> Result<MadeKey, ServiceError> {
         caller.needs(Scope::KeysWrite)?;
         let now = self.clock.now();
+        caller.needs_recent_login(now)?;
         let mut problems = Vec::new();
         if new.description.chars().count() > 255 {
             problems.push(
@@ -232,6 +280,64 @@ impl Service {
         self.keys.refresh().await?;
         tracing::info!(key = made.kept.id, by = caller.key(), "made an API key");
         Ok(made)
+    }
+
+    /// Marks that a caller used its key. `from`: the address of the client. Sessions have their own last use.
+    pub fn mark_key_used(&self, caller: &Caller, from: Option<String>) {
+        if matches!(caller.credential, Credential::Key(_)) {
+            self.key_uses.mark(&caller.key_id(), self.clock.now(), from);
+        }
+    }
+
+    /// Last use of a key, to a minute; `None`: it was never used.
+    pub fn key_use(&self, id: &str) -> Option<ApiKeyUse> {
+        self.key_uses.of(id)
+    }
+
+    /// Replaces a key by a new one with the same description, rights and expiry. The old one expires after `overlap`;
+    /// at zero it is removed. Returns the new key, and the expiry of the old one.
+    ///
+    /// # Errors
+    /// As [`Service::make_api_key`] and [`Service::remove_api_key`]; the overlap is longer than 30 days.
+    pub async fn rotate_api_key(
+        &self,
+        caller: &Caller,
+        id: &str,
+        overlap: Duration,
+    ) -> Result<(MadeKey, Option<Timestamp>), ServiceError> {
+        caller.needs(Scope::KeysWrite)?;
+        let now = self.clock.now();
+        caller.needs_recent_login(now)?;
+        if overlap > OVERLAP_MAX {
+            return Err(ServiceError::invalid(Code::OutOfRange, "overlap", "is longer than 30 days"));
+        }
+        let _one_at_a_time = self.keys.changing.lock().await;
+        let keys = self.api_key_store.api_keys().await?;
+        let sought = keys.into_iter().find(|key| key.id == id && caller.may_list_key(key));
+        let sought = sought.ok_or_else(|| ServiceError::Missing(format!("API key `{id}`")))?;
+        if sought.id != caller.key() {
+            caller.covers(Scopes::of(&sought.scopes), resources_of(&sought).as_deref())?;
+        }
+        if sought.expires_at.is_some_and(|end| end <= now) {
+            return Err(ServiceError::invalid(Code::Expired, "", "the key has expired; create another one"));
+        }
+        let ApiKey { description, scopes, resources, expires_at, .. } = sought;
+        let made = generate(&description, scopes, resources, expires_at, now)?;
+        self.api_key_store.put_api_key(made.kept.clone()).await?;
+        let end = match overlap.is_zero() {
+            true => {
+                self.api_key_store.remove_api_key(id).await?;
+                None
+            }
+            false => {
+                let end = expires_at.map_or(now + overlap, |end| end.min(now + overlap));
+                self.api_key_store.set_api_key_expiry(id, Some(end)).await?;
+                Some(end)
+            }
+        };
+        self.keys.refresh().await?;
+        tracing::info!(key = id, by = caller.key(), new = made.kept.id, "rotated an API key");
+        Ok((made, end))
     }
 
     /// Revokes a key: here from the next request on, on other nodes within a second.

@@ -10,17 +10,25 @@ pub mod exports; // bulk export as NDJSON or CSV
 pub mod imports; // bulk import from NDJSON or CSV
 pub mod keys; // API keys: authentication and authorization
 pub mod roles; // named sets of scopes
+pub mod users; // users of the console
+pub mod sessions; // sessions of users: login, setup, one-time links
 pub mod resources; // resources that an API key is limited to
 mod resource_checks; // access of limited keys to objects
 mod service; // state that all operations share
 mod known; // detection of unknown names in filters
 pub mod operations; // event batches, notification batches, notifications and suspensions
 pub mod suspensions; // details and edits of suspended work
+pub mod scanned; // results and extent of bounded searches
+pub mod event_search; // search of events by a condition in CEL
+pub mod notification_search; // search of notifications by recipient, outcome, time and more
 pub mod resends; // failed notifications are sent again
 pub mod delayed; // delayed notifications that wait
 pub mod firings; // missed and slow firings, stopped rules
 pub mod preview; // preview of templates, and test messages
+mod preview_html; // HTML of recent previews
+pub mod content; // content of sent notifications, rendered again
 pub mod rules; // rule tests on events
+pub mod backtests; // two versions of a rule over stored events
 pub mod indexed; // subscriptions that the match index rejects or scans
 pub mod endpoints; // device endpoints whose recent attempts have all failed
 pub mod sources; // event sources and their status
@@ -48,14 +56,25 @@ pub mod notifybc; // operations of the NotifyBC interface
 pub mod broadcasts; // messages of people to an audience: count, test, send, cancel, results
 pub mod push_keys; // VAPID public keys for web push
 pub mod exchanges; // exchanges: messages, ports and definitions
+pub mod search; // objects by id, name or address
+pub mod audit; // audit log: merge of the files, export, retention
 pub mod switches; // components switched off and on, and backups
+pub mod backups; // backups in the data folder, and restore drills
+pub mod capacity; // capacity plans, and a load profile derived from recorded activity
+pub mod maintenance; // effective configuration, examination and log of the server
+pub mod server_host; // the process that runs the service, as maintenance needs it
+pub mod server_log; // the newest lines of the server's log
 pub mod drain; // graceful drain: closed intake, due work is delivered
 pub mod attention; // list of problems that need an operator now
 pub mod reports; // reports on activity and state
+pub mod series; // time series for charts
+pub mod live; // live summaries by topic
 pub mod trace; // trace of a thing, step by step
+pub mod explain; // why a notification about an event was sent to a subscriber, or was not
 
 pub mod error; // service errors by what the caller can do about them
 pub mod page; // pagination by cursor
+pub mod run_mode; // dry runs of operations on many objects
 pub mod text_or_object; // JSON members that are a text or an object
 
 mod csv_cells; // CSV cells safe against formula injection
@@ -76,6 +95,7 @@ pub use error::ServiceError;
 pub use keys::{Caller, CredentialEnd, Scope};
 pub use lines::BoxError;
 pub use page::Page;
+pub use run_mode::RunMode;
 pub use service::{FreeSpace, Service};
 pub use tocsin_pipeline::{MailKey, MailSender};
 
@@ -108,11 +128,16 @@ impl Service {
         let (records, journal) = (parts.records, parts.journal);
         let keys = keys::Keys::load(records.clone()).await?;
         keys::follow_changes(&keys);
+        let key_uses = keys::KeyUses::load(records.clone()).await?;
+        keys::keep_storing(&key_uses);
+        let accounts = keys::Accounts::load(records.clone()).await?;
         let clock = parts.pipeline.clock().clone();
+        keys::keep_up(&accounts, clock.clone());
         let started_at = clock.now();
         Ok(Arc::new(Service {
             token_signer: Arc::new(TokenSigner::new(records.secret())),
             installation: records.clone(),
+            capacity_profile_store: records.clone(),
             application_store: records.clone(),
             subscriber_store: records.clone(),
             segment_store: records.clone(),
@@ -137,9 +162,15 @@ impl Service {
             activity_log: journal.clone(),
             maintenance: journal.clone(),
             erasures: journal,
+            audit_log: Default::default(),
             person_rows: Default::default(),
             erasing: Default::default(),
             erasures_waiting: Default::default(),
+            key_uses,
+            host: Default::default(),
+            drills: Default::default(),
+            examinations: tokio::sync::Semaphore::new(1),
+            plans: Arc::new(tokio::sync::Semaphore::new(capacity::PLANS_MAX)),
             inbox: parts.inbox,
             pipeline: parts.pipeline,
             exchanges: parts.exchanges,
@@ -149,12 +180,19 @@ impl Service {
             version: parts.version,
             started_at,
             keys,
+            accounts,
+            logins: Default::default(),
             applying: Arc::default(),
             readiness: status::DiskProbe::default(),
             imports: tokio::sync::Semaphore::new(imports::CONCURRENT_MAX),
             audiences: inbox::Audiences::default(),
             scan_permits: tokio::sync::Semaphore::new(segments::SEGMENT_SCANS_MAX),
             rule_tests: tokio::sync::Semaphore::new(rules::CONCURRENT_MAX),
+            backtests: backtests::jobs::Backtests::default(),
+            searches: tokio::sync::Semaphore::new(scanned::CONCURRENT_MAX),
+            samples: series::SampleRing::default(),
+            preview_html: preview_html::PreviewHtml::default(),
+            live: live::hub::LiveHub::new(format!("{:x}", started_at.0)),
             turns: turns::Turns::default(),
         }))
     }

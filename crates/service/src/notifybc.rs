@@ -28,7 +28,11 @@ use tocsin_notifybc::{
     identity::{Identity, Strategy},
     record::ValidationError,
 };
-use tocsin_store::{error::StoreError, records::NotifybcStore};
+use tocsin_store::{
+    audit::{self, ChangeContext},
+    error::StoreError,
+    records::NotifybcStore,
+};
 
 use self::{
     configurations::ConfigurationCache,
@@ -135,6 +139,21 @@ impl Notifybc {
     /// The static configuration.
     pub fn configuration(&self) -> &Configuration {
         &self.configuration
+    }
+
+    /// Runs an operation of a caller. Its changes are in the audit log.
+    pub fn audited<F: Future>(
+        &self,
+        caller: &RequestContext,
+        action: &str,
+        path: &str,
+        operation: F,
+    ) -> impl Future<Output = F::Output> + use<F> {
+        let service = self.service.clone();
+        let actor = format!("notifybc:{}", caller.identity.security_id);
+        let context = ChangeContext::new(actor, action.to_owned(), Arc::new(move || service.now()));
+        let context = context.at_address(Some(caller.address.to_string())).on_object(path);
+        audit::scope(Arc::new(context), operation)
     }
 
     pub(crate) fn now(&self) -> Timestamp {

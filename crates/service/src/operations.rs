@@ -22,7 +22,11 @@ use crate::{
     keys::{Caller, Scope},
     known::Part,
     page::Page,
+    run_mode::RunMode,
 };
+
+/// Suspensions read at a time.
+pub(crate) const SUSPENSIONS_PAGE: usize = 1_000;
 
 /// A notification with all its data.
 #[derive(Debug, Clone)]
@@ -237,7 +241,7 @@ impl Service {
     }
 
     /// Resumes or ends all suspensions that match the filter; an empty one needs `all`. Returns the number of
-    /// notifications.
+    /// notifications. A dry run counts them.
     ///
     /// # Errors
     /// The scope `operations:write` is missing; the filter is empty without `all`.
@@ -247,6 +251,7 @@ impl Service {
         filter: &SuspensionFilter,
         all: bool,
         resolution: Resolution,
+        mode: RunMode,
     ) -> Result<u64, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         self.check_suspensions(caller, filter).await?;
@@ -262,12 +267,28 @@ impl Service {
                 problem.hint(r#"give a filter, or {"all": true} to mean every one"#),
             ]));
         }
-        let notifications = self.operator_actions.resolve(filter, resolution, self.clock.now()).await?;
+        let notifications = match mode {
+            RunMode::DryRun => self.count_suspended(filter).await?,
+            RunMode::Apply => self.operator_actions.resolve(filter, resolution, self.clock.now()).await?,
+        };
         if notifications == 0 {
             self.check_known_suspensions(filter).await?;
         }
+        if mode.is_dry() {
+            return Ok(notifications);
+        }
         tracing::info!(notifications, ?resolution, by = caller.key(), "resolved suspensions");
         Ok(notifications)
+    }
+
+    async fn count_suspended(&self, filter: &SuspensionFilter) -> Result<u64, ServiceError> {
+        let (mut count, mut after) = (0, 0);
+        loop {
+            let found = self.operator_actions.scan_suspensions(filter, after, SUSPENSIONS_PAGE).await?;
+            count += found.items.iter().map(|stored| stored.suspension.ordinals.len() as u64).sum::<u64>();
+            let Some(next) = found.next else { return Ok(count) };
+            after = next;
+        }
     }
 
     pub(crate) async fn find_event_batch(
@@ -317,7 +338,7 @@ pub(crate) fn counted(stored: &StoredNotificationBatch, attempts: &[Attempt]) ->
     NotificationBatch { id: stored.id, head: stored.head.clone(), count: count as u32, outcomes, untried }
 }
 
-fn named(fields: &tocsin_model::field::Fields, row: Vec<Value>) -> Vec<(String, Value)> {
+pub(crate) fn named(fields: &tocsin_model::field::Fields, row: Vec<Value>) -> Vec<(String, Value)> {
     fields.iter().map(|field| field.name.to_string()).zip(row).filter(|(_, value)| !value.is_null()).collect()
 }
 

@@ -33,6 +33,27 @@ impl<T> Page<T> {
         Page { items: found.items, next: found.next.map(|key| cursor(&key.to_string())) }
     }
 
+    /// Cuts a page out of a whole list, which is sorted by `key`; without a limit, the rest of the list.
+    ///
+    /// # Errors
+    /// The cursor or the limit is invalid.
+    pub fn of_whole(
+        mut items: Vec<T>,
+        after: Option<&str>,
+        limit: Option<usize>,
+        key: impl Fn(&T) -> String,
+    ) -> Result<Page<T>, ServiceError> {
+        let limit = match limit {
+            Some(_) => self::limit(limit)?,
+            None => usize::MAX,
+        };
+        items.sort_by_cached_key(&key);
+        if let Some(after) = key_of::<String>(after)? {
+            items.retain(|item| key(item) > after);
+        }
+        Ok(Page::cut(items, limit, key))
+    }
+
     /// Converts the items of a page.
     pub fn map<U>(self, change: impl FnMut(T) -> U) -> Page<U> {
         Page { items: self.items.into_iter().map(change).collect(), next: self.next }
@@ -77,4 +98,22 @@ pub fn key_of<T: std::str::FromStr>(cursor: Option<&str>) -> Result<Option<T>, S
                     .param("format", "cursor"),
             )
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_a_whole_list_follow_each_other() {
+        let list = || vec!["c", "a", "b"];
+        let page = |after: Option<&str>, limit| Page::of_whole(list(), after, limit, |text| text.to_string());
+        assert_eq!(page(None, None).expect("all").items, ["a", "b", "c"]);
+        let first = page(None, Some(2)).expect("a page");
+        assert_eq!(first.items, ["a", "b"]);
+        let last = page(first.next.as_deref(), Some(2)).expect("a page");
+        assert_eq!((last.items, last.next), (vec!["c"], None));
+        assert!(page(None, Some(0)).is_err());
+        assert!(page(Some("?"), None).is_err());
+    }
 }

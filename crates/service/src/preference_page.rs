@@ -21,6 +21,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::{
+    audit,
     error::StoreError,
     records::{NewSubscriber, Precondition},
 };
@@ -209,6 +210,11 @@ impl Service {
         let link = self.token_signer.pages().verify_preferences(token).ok_or_else(missing)?;
         if link.expires_at <= self.clock.now() || !self.subscriber_store.has_subscriber(link.subscriber).await? {
             return Err(missing());
+        }
+        if audit::current().is_some()
+            && let Some(found) = self.subscriber_store.subscriber_numbered(link.subscriber).await?
+        {
+            audit::set_actor(|| format!("subscriber:{}", found.id));
         }
         Ok(PreferenceOwner { number: link.subscriber })
     }

@@ -14,6 +14,7 @@ use tocsin_pipeline::{
     Compiled, DirectError,
     sample::{FormatError, Part, Preview, PreviewedPart, Sample, SampleError, ShortMessage, TestError, measure_sms},
 };
+use tocsin_store::audit::Image;
 
 use crate::{
     Service,
@@ -196,6 +197,8 @@ impl Service {
             let problem = Problem::new(Code::Required, "address", "is missing, and no device gives one");
             return Err(ServiceError::Invalid(vec![problem.hint("give the address to which the test goes")]));
         }
+        let application = &compiled.application.name;
+        self.record_in_audit(Image::of("application", application, None, None)).await?;
         let answer = self.pipeline.send_test(&compiled, &sample).await.map_err(|error| match error {
             TestError::Sample(error) => sample_error(error),
             TestError::Format(error) => ServiceError::Invalid(vec![format_problem(&about.class, &error)]),

@@ -1,7 +1,8 @@
 //! Roles: named sets of scopes, for the people and programs that work with an installation.
 //!
 //! A role is a word at the making of a key; the key keeps the scopes. So a key never does more after an update than it
-//! did before, and its scopes are all that there is to read about it.
+//! did before, and its scopes are all that there is to read about it. A user of the console keeps the roles: its scopes
+//! are those of its roles at each request.
 
 use crate::keys::Scope;
 
@@ -17,7 +18,7 @@ pub struct Role {
 }
 
 /// All roles, from least to most.
-pub const ROLES: [Role; 13] = [
+pub const ROLES: [Role; 15] = [
     Role { name: "publisher", about: "a program that submits events", scopes: &[Scope::EventsWrite] },
     Role { name: "bounce_reporter", about: "the webhook of a mail provider", scopes: &[Scope::BouncesWrite] },
     Role {
@@ -81,7 +82,17 @@ pub const ROLES: [Role; 13] = [
             Scope::EventsWrite,
         ],
     },
+    Role {
+        name: "auditor",
+        about: "reads who changed what, and by which rights",
+        scopes: &[Scope::ApplicationsRead, Scope::OperationsRead, Scope::UsersRead, Scope::AuditRead],
+    },
     Role { name: "key_admin", about: "makes and revokes keys for what it may do itself", scopes: &[Scope::KeysWrite] },
+    Role {
+        name: "user_admin",
+        about: "keeps the users of the console, for what it may do itself",
+        scopes: &[Scope::UsersRead, Scope::UsersWrite],
+    },
     Role { name: "admin", about: "everything, backups and the giving of every right too", scopes: &[Scope::Admin] },
 ];
 
@@ -102,7 +113,7 @@ mod tests {
 
     #[test]
     fn read_only_roles_have_no_write_scopes_and_every_scope_is_in_a_role() {
-        for name in ["analyst", "reader"] {
+        for name in ["analyst", "reader", "auditor"] {
             let role = find_role(name).expect("a role");
             assert!(role.scopes.iter().all(|scope| scope.word().ends_with(":read")), "{name}");
         }

@@ -20,6 +20,7 @@ use tocsin_matching::{
 use tocsin_model::{
     application::{Application, ContentTemplates, NotificationClass, Rule, RuleState},
     delivery_policy::DeliveryPolicy,
+    event::EventBatch,
     field::{Fields, Row},
     id::{ChangeSequence, EventId, Name, SubscriberNumber, SubscriptionId},
     problem::{Code, Problem, closest},
@@ -33,7 +34,7 @@ use tocsin_store::queries::{QuerySet, QueryTables};
 
 pub use measure::Cost;
 /// Evaluation of a rule for one event and subscription.
-pub use tocsin_matching::trial::{Condition, FilterTrial, Trial, Verdict};
+pub use tocsin_matching::trial::{Condition, FilterTrial, Junction, Trial, Verdict};
 
 use self::{
     measure::{baseline, measure},
@@ -162,13 +163,13 @@ struct Sample {
 }
 
 /// The tested rule, alone in a rule set.
-struct Tested {
+pub(crate) struct Tested {
     application: Name,
-    rules: Arc<RuleSet>,
+    pub(crate) rules: Arc<RuleSet>,
     /// Its query, if it has one.
     queries: Arc<QuerySet>,
     rule: RuleNumber,
-    on: Name,
+    pub(crate) on: Name,
     class: Name,
     fields: Fields,
     time: Duration,
@@ -253,6 +254,39 @@ impl Service {
             }
         });
         Ok(RuleTest { explanation, tried: None, all: false, unusable: 0, events: events.collect(), cost: None })
+    }
+
+    /// Evaluates a rule in SQL for one event and subscription, by its query over the subscriptions of now.
+    pub(crate) async fn try_query_rule(
+        &self,
+        compiled: &Compiled,
+        rule: &Name,
+        event: &Row,
+        stored: Option<(EventId, &EventBatch, &Fields)>,
+        subscription: &SubscriptionView,
+    ) -> Result<Trial, ServiceError> {
+        let _permit = self.rule_tests.try_acquire().map_err(|_| ServiceError::TooMany {
+            reason: format!("{CONCURRENT_MAX} tests of rules run already"),
+            retry_after: Duration::from_secs(2),
+        })?;
+        let tested = tested(compiled, Some(&RuleChoice::Named(rule.to_string())))?;
+        let stored = match stored {
+            Some((id, batch, packed)) => {
+                let rows = tested.rules.rows(batch, packed).unwrap_or_default();
+                rows.into_iter().nth(id.ordinal as usize).map(|row| Sample { id: Some(id), row })
+            }
+            None => None,
+        };
+        let given = || Sample { id: None, row: event.iter().take(tested.fields.len()).cloned().collect() };
+        let mut samples = vec![stored.unwrap_or_else(given)];
+        let entries = self.chronicle_samples(&tested, &mut samples).await?;
+        let (index, ..) = self.test_index(&tested, SUBSCRIPTIONS_USUAL, &entries).await?;
+        let (now, subscription) = (self.clock.now(), subscription.clone());
+        let find = move || try_query(index, &tested, samples, &subscription, now);
+        let found = tokio::task::spawn_blocking(find).await;
+        let found = found.map_err(|error| ServiceError::Unavailable(error.into()))?;
+        let trial = found.into_iter().next().and_then(|event| event.trial);
+        trial.ok_or_else(|| ServiceError::Missing("the rule".to_owned()))
     }
 
     async fn samples(&self, tested: &Tested, draft: &TestDraft) -> Result<Vec<Sample>, ServiceError> {
@@ -356,7 +390,7 @@ impl Service {
 
     /// Builds an index of the enabled subscriptions of the class, up to `limit`. Returns it with the number of
     /// rejected ones, and whether these were all.
-    async fn test_index(
+    pub(crate) async fn test_index(
         &self,
         tested: &Tested,
         limit: usize,
@@ -451,25 +485,11 @@ impl Service {
 
 /// Compiles the tested rule alone.
 fn tested(compiled: &Compiled, rule: Option<&RuleChoice>) -> Result<Tested, ServiceError> {
-    let running = &compiled.application;
     match rule {
         Some(RuleChoice::Named(name)) => {
-            let Some((name, rule)) = running.rules.get_key_value(name.as_str()) else {
-                let known: Vec<&str> = running.rules.keys().map(Name::as_str).collect();
-                let hint = match closest(name, known.iter().copied()) {
-                    Some(meant) => format!("did you mean `{meant}`?"),
-                    None => format!("its rules are {}", known.join(", ")),
-                };
-                let problem = Problem::new(
-                    Code::UnknownReference,
-                    "rule",
-                    format!("`{name}` is not a rule of `{}`", running.name),
-                )
-                .param("kind", "rule")
-                .param("value", name.to_string());
-                return Err(ServiceError::Invalid(vec![problem.hint(hint)]));
-            };
-            alone(compiled, name, Rule { enabled: true, ..rule.clone() }, None, "")
+            let rule = rule_named(compiled, name)?;
+            let name: Name = name.parse()?;
+            alone(compiled, &name, Rule { enabled: true, ..rule }, None, "")
         }
         Some(RuleChoice::Inline(draft)) => {
             let (name, class) = nothing();
@@ -482,6 +502,46 @@ fn tested(compiled: &Compiled, rule: Option<&RuleChoice>) -> Result<Tested, Serv
             Err(ServiceError::Invalid(vec![problem.hint("give a rule's name, or `on`, `subscription` and `when`")]))
         }
     }
+}
+
+/// A rule of a version, by its name.
+pub(crate) fn rule_named(compiled: &Compiled, name: &str) -> Result<Rule, ServiceError> {
+    let running = &compiled.application;
+    running.rules.get(name).cloned().ok_or_else(|| {
+        let known: Vec<&str> = running.rules.keys().map(Name::as_str).collect();
+        let hint = match closest(name, known.iter().copied()) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("its rules are {}", known.join(", ")),
+        };
+        let message = format!("`{name}` is not a rule of `{}`", running.name);
+        let problem = Problem::new(Code::UnknownReference, "rule", message).param("kind", "rule");
+        ServiceError::Invalid(vec![problem.param("value", name).hint(hint)])
+    })
+}
+
+/// A rule with its state clauses, alone in a set; its delay is left out. It must be evaluated event by event.
+///
+/// # Errors
+/// Every problem of the rule, by its path in the definition.
+pub(crate) fn with_state(compiled: &Compiled, name: &Name, rule: Rule) -> Result<Tested, Vec<Problem>> {
+    let (on, class, timeout) = (rule.on.clone(), rule.subscription.clone(), rule.timeout);
+    let mut application = Application { rules: BTreeMap::new(), ..compiled.application.clone() };
+    application.rules.insert(name.clone(), Rule { enabled: true, delay: None, ..rule });
+    let (queries, _) = check_queries(&application);
+    let rules = compile_rules(&application, &queries)?;
+    let number = rules.number(name.as_str()).ok_or_else(Vec::new)?;
+    let fields = application.events.get(&on).map(|event| event.fields.clone()).unwrap_or_default();
+    Ok(Tested {
+        application: application.name,
+        rules: Arc::new(rules),
+        queries: Arc::new(queries),
+        rule: number,
+        on,
+        class,
+        fields,
+        time: timeout,
+        is_lifecycle: false,
+    })
 }
 
 /// Placeholder names of rule and notification class, so that the notification has no fields.
@@ -532,7 +592,7 @@ fn alone(
     Ok(Tested { application: application.name, rules, queries, rule, on, class, fields, time, is_lifecycle })
 }
 
-fn bounded(
+pub(crate) fn bounded(
     path: &str,
     requested: Option<usize>,
     usual: usize,

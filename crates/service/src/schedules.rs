@@ -10,6 +10,8 @@ use tocsin_model::{
     schedule::{FoldPolicy, GapPolicy, Reading, Schedule},
     time::Timestamp,
 };
+use tocsin_pipeline::ScheduleMoveError;
+pub use tocsin_pipeline::{MovedSchedule, ScheduleAction};
 use tocsin_store::journal::{RuleStop, ScheduleKey, ScheduleRun};
 
 use crate::{
@@ -224,6 +226,39 @@ impl Service {
         let limits = compiled.map(|compiled| compiled.application.limits).unwrap_or_default();
         let preview = preview(&schedule, self.clock.now(), count, limits.schedule_interval);
         Ok(SubscriptionSchedule { preview, since, rules })
+    }
+
+    /// Runs a schedule of a rule now, over the events since its last run, or skips its next run.
+    ///
+    /// # Errors
+    /// The scope `operations:write` is missing; the application does not run; no rule follows the schedule; its rule is
+    /// stopped; it has ended; the store failed.
+    pub async fn move_schedule(
+        &self,
+        caller: &Caller,
+        application: &Name,
+        (rule, schedule): (&Name, &str),
+        action: ScheduleAction,
+    ) -> Result<MovedSchedule, ServiceError> {
+        caller.needs(Scope::OperationsWrite)?;
+        self.running(application)?;
+        let key: ScheduleKey = (rule.clone(), schedule.into());
+        let moved = self.pipeline.move_schedule(application, key, action).await;
+        let moved = moved.map_err(|error| match error {
+            ScheduleMoveError::Unknown => {
+                ServiceError::Missing(format!("the schedule `{schedule}` of the rule `{rule}`"))
+            }
+            ScheduleMoveError::Stopped | ScheduleMoveError::Ended => {
+                ServiceError::invalid(Code::Conflict, "schedule", error.to_string())
+            }
+            ScheduleMoveError::Store(error) => error.into(),
+        })?;
+        let what = match action {
+            ScheduleAction::Run => "was run",
+            ScheduleAction::Skip => "skips a run",
+        };
+        tracing::info!(%application, %rule, due_at = %moved.due_at, by = caller.key(), "a schedule {what}");
+        Ok(moved)
     }
 
     /// Lists the progress of an application's schedules, by rule and schedule.

@@ -19,12 +19,27 @@ use tocsin_store::{
         RuleStore, Schedules,
     },
     records::{
-        ApiKeyStore, ApplicationStore, ChangeLog, ConsentStore, FeedbackStore, Installation, MatchStore,
-        RecipientStore, ScheduleStore, SegmentStore, SubscriberStore, SubscriptionStore, SuppressionStore,
+        ApiKeyStore, ApplicationStore, CapacityProfileStore, ChangeLog, ConsentStore, FeedbackStore, Installation,
+        MatchStore, RecipientStore, ScheduleStore, SegmentStore, SubscriberStore, SubscriptionStore, SuppressionStore,
     },
 };
 
-use crate::{consent::ConsentKey, inbox::Audiences, keys::Keys, persons::PersonRows, status::DiskProbe, turns::Turns};
+use crate::{
+    audit::AuditLog,
+    backtests::jobs::Backtests,
+    backups::Drills,
+    consent::ConsentKey,
+    inbox::Audiences,
+    keys::{Accounts, KeyUses, Keys},
+    live::hub::LiveHub,
+    persons::PersonRows,
+    preview_html::PreviewHtml,
+    series::SampleRing,
+    server_host::ServerHost,
+    sessions::logins::Logins,
+    status::DiskProbe,
+    turns::Turns,
+};
 
 /// A folder whose free space limits what can be accepted.
 pub struct FreeSpace {
@@ -64,10 +79,17 @@ pub struct Service {
     pub(crate) maintenance: Arc<dyn Maintenance>,
     pub(crate) erasures: Arc<dyn Erasures>,
     pub(crate) inbox: Arc<dyn Inbox>,
+    pub(crate) audit_log: OnceLock<Arc<AuditLog>>,
     pub(crate) person_rows: OnceLock<Arc<dyn PersonRows>>,
     /// Persons who are erased from all stores but the journal. Its lock serializes erasures.
     pub(crate) erasing: tokio::sync::Mutex<HashSet<SubscriberNumber>>,
     pub(crate) erasures_waiting: tokio::sync::Notify,
+    pub(crate) key_uses: Arc<KeyUses>,
+    pub(crate) capacity_profile_store: Arc<dyn CapacityProfileStore>,
+    pub(crate) host: OnceLock<Arc<dyn ServerHost>>,
+    pub(crate) drills: Mutex<Drills>,
+    pub(crate) examinations: tokio::sync::Semaphore,
+    pub(crate) plans: Arc<tokio::sync::Semaphore>,
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) exchanges: Option<Arc<Exchanges>>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -76,6 +98,8 @@ pub struct Service {
     pub(crate) version: &'static str,
     pub(crate) started_at: Timestamp,
     pub(crate) keys: Arc<Keys>,
+    pub(crate) accounts: Arc<Accounts>,
+    pub(crate) logins: Logins,
     pub(crate) token_signer: Arc<TokenSigner>,
     /// Serializes changes of one application, so that a diff is against the version it replaces.
     pub(crate) applying: Arc<tokio::sync::Mutex<()>>,
@@ -84,11 +108,31 @@ pub struct Service {
     pub(crate) audiences: Audiences,
     pub(crate) scan_permits: tokio::sync::Semaphore,
     pub(crate) rule_tests: tokio::sync::Semaphore,
+    pub(crate) backtests: Backtests,
+    pub(crate) searches: tokio::sync::Semaphore,
+    pub(crate) samples: SampleRing,
+    pub(crate) preview_html: PreviewHtml,
+    pub(crate) live: LiveHub,
     /// Serializes writers that set no condition.
     pub(crate) turns: Turns,
 }
 
 impl Service {
+    /// The version of the program.
+    pub fn version(&self) -> &'static str {
+        self.version
+    }
+
+    /// Random identity of the installation.
+    pub fn instance(&self) -> &str {
+        self.installation.installation()
+    }
+
+    /// Whether exchanges are enabled.
+    pub fn has_exchanges(&self) -> bool {
+        self.exchanges.is_some()
+    }
+
     /// The clock of the process.
     pub fn now(&self) -> Timestamp {
         self.clock.now()

@@ -1,11 +1,12 @@
 //! Suspensions: details and edits of work that waits for an operator.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use tocsin_model::{
     edit::Edit,
-    id::{NotificationBatchId, NotificationId},
+    id::{Name, NotificationBatchId, NotificationId},
     problem::{Code, Problem},
+    time::Timestamp,
 };
 pub use tocsin_pipeline::Preview;
 use tocsin_store::journal::{StoredSuspension, SuspensionFilter};
@@ -14,9 +15,14 @@ use crate::{
     Service,
     error::ServiceError,
     keys::{Caller, Scope},
-    operations::Notification,
+    operations::{Notification, SUSPENSIONS_PAGE},
+    run_mode::RunMode,
 };
 
+/// Maximum number of groups that are listed.
+pub const GROUPS_MAX: usize = 1_000;
+/// Maximum number of suspensions that are read for groups.
+pub const GROUPED_MAX: usize = 100_000;
 /// Maximum number of notifications of a suspension that are shown.
 pub const SHOWN_MAX: usize = 20;
 
@@ -29,7 +35,138 @@ pub struct Suspended {
     pub notifications: Vec<(Notification, Result<Preview, String>)>,
 }
 
+/// Result of an edit of a suspension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EditedSuspension {
+    /// Number of the suspension with the edit; in a dry run, of the suspension from which it would be split off.
+    pub id: u64,
+    /// Number of notifications with the edit.
+    pub notifications: usize,
+}
+
+/// Members by which suspensions are grouped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GroupBy {
+    /// By application.
+    pub application: bool,
+    /// By channel.
+    pub channel: bool,
+    /// By text of the reason.
+    pub reason: bool,
+}
+
+impl GroupBy {
+    /// Parses a list of members, such as `reason,channel`.
+    ///
+    /// # Errors
+    /// A member is unknown.
+    pub fn read(text: &str) -> Result<GroupBy, ServiceError> {
+        let mut by = GroupBy::default();
+        for word in text.split(',').map(str::trim) {
+            match word {
+                "application" => by.application = true,
+                "channel" => by.channel = true,
+                "reason" => by.reason = true,
+                _ => {
+                    let message = format!("`{word}` should be `application`, `channel` or `reason`");
+                    let problem = Problem::new(Code::UnknownValue, "by", message);
+                    return Err(ServiceError::from(problem.known(word, ["application", "channel", "reason"])));
+                }
+            }
+        }
+        Ok(by)
+    }
+}
+
+/// Application, channel and reason of a group, as far as it is grouped by them.
+type GroupKey = (Option<Name>, Option<Name>, Option<String>);
+
+/// Suspensions with equal members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SuspensionGroup {
+    /// Application, if grouped by it.
+    pub application: Option<Name>,
+    /// Channel, if grouped by it.
+    pub channel: Option<Name>,
+    /// Text of the reason, if grouped by it.
+    pub reason: Option<String>,
+    /// Number of suspensions.
+    pub suspensions: u64,
+    /// Number of notifications.
+    pub notifications: u64,
+    /// When the first of them began.
+    pub first: Timestamp,
+    /// When the last of them began.
+    pub last: Timestamp,
+}
+
+/// Groups of suspensions.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SuspensionGroups {
+    /// The groups with the most notifications first; at most [`GROUPS_MAX`].
+    pub groups: Vec<SuspensionGroup>,
+    /// Whether all suspensions are counted and all groups are listed.
+    pub exact: bool,
+}
+
 impl Service {
+    /// Counts the suspensions that match the filter by groups. Reads at most [`GROUPED_MAX`] suspensions.
+    ///
+    /// # Errors
+    /// The scope `operations:read` is missing, or the journal is unavailable.
+    pub async fn suspension_groups(
+        &self,
+        caller: &Caller,
+        filter: &SuspensionFilter,
+        by: GroupBy,
+    ) -> Result<SuspensionGroups, ServiceError> {
+        caller.needs(Scope::OperationsRead)?;
+        caller.check_application(filter.application.as_ref())?;
+        let mut groups: BTreeMap<GroupKey, SuspensionGroup> = BTreeMap::new();
+        let (mut after, mut read, mut exact) = (0, 0, true);
+        loop {
+            let found = self.operator_actions.scan_suspensions(filter, after, SUSPENSIONS_PAGE).await?;
+            read += found.items.len();
+            for StoredSuspension { suspension, .. } in found.items {
+                let application = by.application.then(|| suspension.application.clone());
+                let channel = by.channel.then(|| suspension.channel.clone());
+                let reason = by.reason.then(|| suspension.reason.clone());
+                let key = (application, channel, reason);
+                // A group that is not listed in the end must not take memory without a limit.
+                if groups.len() >= GROUPED_MAX && !groups.contains_key(&key) {
+                    exact = false;
+                    continue;
+                }
+                let (application, channel, reason) = key.clone();
+                let group = groups.entry(key).or_insert_with(|| SuspensionGroup {
+                    application,
+                    channel,
+                    reason,
+                    suspensions: 0,
+                    notifications: 0,
+                    first: suspension.since,
+                    last: suspension.since,
+                });
+                group.suspensions += 1;
+                group.notifications += suspension.ordinals.len() as u64;
+                group.first = group.first.min(suspension.since);
+                group.last = group.last.max(suspension.since);
+            }
+            match found.next {
+                Some(next) if read < GROUPED_MAX => after = next,
+                next => {
+                    exact &= next.is_none();
+                    break;
+                }
+            }
+        }
+        let mut groups: Vec<SuspensionGroup> = groups.into_values().collect();
+        groups.sort_by_key(|group| std::cmp::Reverse(group.notifications));
+        exact &= groups.len() <= GROUPS_MAX;
+        groups.truncate(GROUPS_MAX);
+        Ok(SuspensionGroups { groups, exact })
+    }
+
     /// Returns a suspension with previews of its notifications.
     ///
     /// # Errors
@@ -50,7 +187,7 @@ impl Service {
     }
 
     /// Sets the edit of a suspension, or removes it with `None`. With `only`, these notifications become a suspension
-    /// of their own. Returns the number of the suspension with the edit.
+    /// of their own. Returns the number of the suspension with the edit. A dry run checks the edit.
     ///
     /// # Errors
     /// There is none of this number, or it has none of these notifications; the edit does not fit the notification class;
@@ -61,7 +198,8 @@ impl Service {
         id: u64,
         only: Option<&[NotificationId]>,
         edit: Option<Edit>,
-    ) -> Result<u64, ServiceError> {
+        mode: RunMode,
+    ) -> Result<EditedSuspension, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         let stored = self.find_suspension(id).await?;
         let batch = stored.suspension.batch;
@@ -69,11 +207,15 @@ impl Service {
             self.check_edit(batch, edit).await?;
         }
         let ordinals = only.map(|only| ordinals_in(batch, &stored, only)).transpose()?;
+        let notifications = ordinals.as_ref().map_or(stored.suspension.ordinals.len(), Vec::len);
+        if mode.is_dry() {
+            return Ok(EditedSuspension { id, notifications });
+        }
         let text: Option<Arc<str>> = edit.map(|edit| serde_json::to_string(&edit).expect("an edit is JSON").into());
         let edited = self.operator_actions.edit_suspension(id, ordinals.as_deref(), text).await?;
         let edited = edited.ok_or_else(|| ServiceError::Missing(format!("the suspension {id}")))?;
         tracing::info!(suspension = id, edited, by = caller.key(), "a suspension was edited");
-        Ok(edited)
+        Ok(EditedSuspension { id: edited, notifications })
     }
 
     async fn check_edit(&self, batch: NotificationBatchId, edit: &Edit) -> Result<(), ServiceError> {

@@ -9,6 +9,7 @@ use tocsin_model::{
 use tocsin_pipeline::Pipeline;
 pub use tocsin_pipeline::Switched;
 use tocsin_store::{
+    audit::Image,
     journal::{Component, Role, Switch, SwitchState},
     sqlite::backup::{self, Manifest},
 };
@@ -99,6 +100,7 @@ impl Service {
     pub async fn run_retention(&self, caller: &Caller) -> Result<u64, ServiceError> {
         caller.needs(Scope::OperationsWrite)?;
         let batches = self.pipeline.prune().await?;
+        self.prune_audit().await?;
         tracing::info!(batches, by = caller.key(), "retention was run by hand");
         Ok(batches)
     }
@@ -115,6 +117,7 @@ impl Service {
         let (folder, to) = (space.folder.clone(), space.folder.join("backups").join(name.as_str()));
         let (version, now, shown) = (self.version, self.clock.now(), to.display().to_string());
         let reserve = space.bytes_min;
+        self.record_in_audit(Image::of("backup", name, None, None)).await?;
         let taking = tokio::task::spawn_blocking(move || backup::back_up(&folder, &to, version, now, reserve));
         let manifest = taking.await.map_err(|error| ServiceError::Unavailable(error.into()))??;
         tracing::info!(folder = shown, by = caller.key(), "a backup was taken");

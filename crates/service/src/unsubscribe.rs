@@ -21,6 +21,7 @@ use tocsin_model::{
     time::Timestamp,
 };
 use tocsin_store::{
+    audit,
     error::StoreError,
     records::{NewSubscriber, Precondition, SubscriptionChange, SubscriptionFilter, UpdateSubscription},
 };
@@ -128,6 +129,9 @@ impl Service {
     pub async fn unsubscribing(&self, token: &str) -> Result<Unsubscribing, ServiceError> {
         let id = self.token_signer.subscription(token).ok_or_else(|| ServiceError::Missing("this link".into()))?;
         let subscription = self.subscription_store.subscription(id).await?;
+        if let Some(found) = &subscription {
+            audit::set_actor(|| format!("subscriber:{}", found.subscriber));
+        }
         Ok(Unsubscribing { token: token.to_owned(), id, subscription })
     }
 

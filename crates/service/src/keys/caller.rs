@@ -2,32 +2,52 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tocsin_model::{problem::CredentialError, time::Timestamp};
+use tocsin_model::{actor::Actor, problem::CredentialError, time::Timestamp};
 use tocsin_store::records::ApiKey;
 
 use super::scopes::{Scope, Scopes};
 use crate::{error::ServiceError, resources::Resource};
 
-/// An authenticated caller. Only [`Service::authenticate`](crate::Service::authenticate) makes one.
+/// An authenticated caller. Only [`Service::authenticate`](crate::Service::authenticate) and
+/// [`Service::authenticate_session`](crate::Service::authenticate_session) make one.
 #[derive(Debug, Clone)]
 pub struct Caller {
     key: Arc<str>,
-    /// Hash by which it is looked up again.
-    pub(super) hash: [u8; 32],
+    /// Credential by which it is looked up again.
+    pub(super) credential: Credential,
     scopes: Scopes,
     /// Resources that the key is limited to; `None`: unlimited.
     resources: Option<Arc<[Resource]>>,
     pub(super) expires_at: Option<Timestamp>,
 }
 
+/// Credential of a caller.
+#[derive(Debug, Clone)]
+pub(super) enum Credential {
+    /// The hash of a key.
+    Key([u8; 32]),
+    Session(SessionCredential),
+}
+
+/// Session of a user.
+#[derive(Debug, Clone)]
+pub struct SessionCredential {
+    /// Public id.
+    pub id: Arc<str>,
+    /// Name of the user.
+    pub user: Arc<str>,
+    /// Time until which operations that demand a recent proof of identity are allowed.
+    pub reauthenticated_until: Timestamp,
+}
+
 /// Reason why a credential became invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CredentialEnd {
-    /// The key was removed.
+    /// The key or session was removed, or the user was disabled.
     Revoked,
-    /// The key expired.
+    /// The key or session expired.
     Expired,
-    /// Scopes, resources or expiry of the key changed.
+    /// Scopes, resources or expiry of the key, or the roles of the user changed.
     Changed,
 }
 
@@ -45,11 +65,13 @@ impl CredentialEnd {
 impl From<CredentialEnd> for ServiceError {
     fn from(end: CredentialEnd) -> Self {
         let (cause, reason) = match end {
-            CredentialEnd::Revoked => (CredentialError::Revoked, "the key was revoked while it was in use"),
-            CredentialEnd::Expired => (CredentialError::Expired, "the key or token expired while it was in use"),
+            CredentialEnd::Revoked => (CredentialError::Revoked, "the key or session was revoked while it was in use"),
+            CredentialEnd::Expired => {
+                (CredentialError::Expired, "the key, token or session expired while it was in use")
+            }
             CredentialEnd::Changed => (
                 CredentialError::Changed,
-                "the rights of the key were changed while it was in use: send the request again",
+                "the rights of the key or user were changed while it was in use: send the request again",
             ),
         };
         ServiceError::Unauthenticated(cause, reason)
@@ -59,17 +81,60 @@ impl From<CredentialEnd> for ServiceError {
 impl Caller {
     pub(super) fn of(key: &ApiKey) -> Caller {
         let (scopes, resources) = (Scopes::of(&key.scopes), resources_of(key));
-        Caller { key: key.id.as_str().into(), hash: key.hash, scopes, resources, expires_at: key.expires_at }
+        let (key_id, credential) = (key.id.as_str().into(), Credential::Key(key.hash));
+        Caller { key: key_id, credential, scopes, resources, expires_at: key.expires_at }
     }
 
-    /// The public part of the key.
+    pub(super) fn of_session(session: SessionCredential, scopes: Scopes) -> Caller {
+        let key = format!("user:{}", session.user).into();
+        Caller { key, credential: Credential::Session(session), scopes, resources: None, expires_at: None }
+    }
+
+    /// The public part of the key, or `user:NAME` of a session: stored as the author of changes.
     pub fn key(&self) -> &str {
         &self.key
+    }
+
+    /// The actor of the caller's changes.
+    pub fn actor(&self) -> Actor {
+        match &self.credential {
+            Credential::Key(_) => Actor::Key(self.key.clone()),
+            Credential::Session(session) => Actor::User(session.user.clone()),
+        }
+    }
+
+    /// The session of the caller; `None`: it has a key.
+    pub fn session(&self) -> Option<&SessionCredential> {
+        match &self.credential {
+            Credential::Key(_) => None,
+            Credential::Session(session) => Some(session),
+        }
+    }
+
+    /// The scopes in words; `admin` alone includes all others.
+    pub fn scope_words(&self) -> Vec<&'static str> {
+        Scope::ALL.into_iter().filter(|scope| self.scopes.has(*scope)).map(Scope::word).collect()
+    }
+
+    /// Whether the user proved its identity within the last minutes. A key always does.
+    ///
+    /// # Errors
+    /// `ReauthenticationRequired`.
+    pub fn needs_recent_login(&self, now: Timestamp) -> Result<(), ServiceError> {
+        match self.session() {
+            Some(session) if session.reauthenticated_until <= now => Err(ServiceError::ReauthenticationRequired),
+            _ => Ok(()),
+        }
     }
 
     /// The same, shared.
     pub fn key_id(&self) -> Arc<str> {
         self.key.clone()
+    }
+
+    /// Expiry of the key; `None`: it does not expire, or the caller has a session.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        self.expires_at
     }
 
     /// The time until the key expires; `None`: it does not.
@@ -119,7 +184,7 @@ impl Caller {
     ///
     /// # Errors
     /// `Forbidden` names the scope that the caller lacks; `Limited`: the other key reaches more.
-    pub(super) fn covers(&self, scopes: Scopes, resources: Option<&[Resource]>) -> Result<(), ServiceError> {
+    pub(crate) fn covers(&self, scopes: Scopes, resources: Option<&[Resource]>) -> Result<(), ServiceError> {
         if let Some(scope) = self.scopes.first_missing(scopes) {
             return Err(ServiceError::Forbidden(scope));
         }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use tocsin_model::time::Timestamp;
 use tocsin_store::{error::StoreError, records::ApiKeyStore};
 use tokio::sync::watch;
 
@@ -38,6 +39,24 @@ impl Keys {
         });
         keys.refresh().await?;
         Ok(keys)
+    }
+
+    /// Keys that expire after `from` and until `to`, by id, each with its description if it has one.
+    pub(crate) fn expiring(&self, from: Timestamp, to: Timestamp) -> Vec<(String, Timestamp)> {
+        let (known, names) = (self.known.load(), self.names.load());
+        let mut expiring: Vec<(String, Timestamp)> = known
+            .values()
+            .filter_map(|caller| Some((caller.key(), caller.expires_at?)))
+            .filter(|(_, at)| from < *at && *at <= to)
+            .map(|(id, at)| (names.get(id).map_or_else(|| id.to_owned(), |name| format!("{id} ({name})")), at))
+            .collect();
+        expiring.sort();
+        expiring
+    }
+
+    /// Notifies those who wait for changes of credentials: a session or its user changed.
+    pub(crate) fn announce(&self) {
+        self.read.send_modify(|count| *count += 1);
     }
 
     pub(super) async fn refresh(&self) -> Result<(), StoreError> {

@@ -42,11 +42,17 @@ pub enum Scope {
     BroadcastsRead,
     /// Test, send, pause and cancel broadcasts.
     BroadcastsWrite,
+    /// Read and export the audit log.
+    AuditRead,
+    /// Read users of the console and their sessions.
+    UsersRead,
+    /// Create, change and remove users of the console, and end their sessions.
+    UsersWrite,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 19] = [
+    pub const ALL: [Scope; 22] = [
         Scope::Admin,
         Scope::ApplicationsRead,
         Scope::ApplicationsWrite,
@@ -66,6 +72,9 @@ impl Scope {
         Scope::ConsentWrite,
         Scope::BroadcastsRead,
         Scope::BroadcastsWrite,
+        Scope::AuditRead,
+        Scope::UsersRead,
+        Scope::UsersWrite,
     ];
 
     /// Canonical spelling.
@@ -90,13 +99,16 @@ impl Scope {
             Scope::ConsentWrite => "consent:write",
             Scope::BroadcastsRead => "broadcasts:read",
             Scope::BroadcastsWrite => "broadcasts:write",
+            Scope::AuditRead => "audit:read",
+            Scope::UsersRead => "users:read",
+            Scope::UsersWrite => "users:write",
         }
     }
 }
 
 /// A set of scopes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Scopes(u32);
+pub(crate) struct Scopes(u32);
 
 impl Scopes {
     /// Unknown words, such as scopes of a newer version, are ignored.
@@ -106,6 +118,11 @@ impl Scopes {
 
     pub(super) fn of_all(scopes: &[Scope]) -> Scopes {
         Scopes(scopes.iter().fold(0, |bits, scope| bits | bit(*scope)))
+    }
+
+    /// Whether the scope is named, other than through `admin`.
+    pub(super) fn has(self, scope: Scope) -> bool {
+        self.0 & bit(scope) != 0
     }
 
     pub(super) fn contain(self, scope: Scope) -> bool {

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 use tocsin_model::{
-    broadcast::BroadcastDraft,
+    broadcast::{BroadcastDraft, LISTED_MAX},
     id::{BroadcastId, NotificationBatchId, SubscriptionId},
     notifybc::{APPLICATION, CLASS, name},
     receipt::{Attempt, Outcome},
@@ -81,7 +81,8 @@ impl Notifybc {
     /// Starts the native broadcast of a stored record, unless it exists. `given` is the dispatch record before
     /// [`prepare_broadcast`](Self::prepare_broadcast).
     pub(super) async fn start_broadcast(&self, record: &Document, given: &Dispatch) -> Result<(), NotifybcError> {
-        let draft = self.broadcast_draft(record, given)?;
+        let mut draft = self.broadcast_draft(record, given)?;
+        draft.subscriptions = self.candidate_numbers(record).await?;
         let running = self.service.running(&name(APPLICATION))?;
         self.service.pipeline.compile_broadcast(draft.clone(), &running).map_err(|problems| {
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -99,6 +100,22 @@ impl Notifybc {
         self.service.pipeline.put_broadcast(new).await?;
         metrics::counter!("tocsin_notifybc_broadcasts_total").increment(1);
         Ok(())
+    }
+
+    /// The native subscriptions of the candidates, so that a small audience is read without all others. `None` if the
+    /// record lists no candidates, or too many.
+    async fn candidate_numbers(&self, record: &Document) -> Result<Option<BTreeSet<SubscriptionId>>, NotifybcError> {
+        let is_listed = record.get("dispatch").and_then(|dispatch| dispatch.get("candidates")).is_some();
+        let candidates = Dispatch::of(record).candidates;
+        if !is_listed || candidates.len() > LISTED_MAX {
+            return Ok(None);
+        }
+        let mut numbers = BTreeSet::new();
+        for ids in candidates.chunks(ADDRESSES) {
+            let found = self.store.documents_of(Collection::Subscription, ids).await?;
+            numbers.extend(found.into_iter().flatten().filter_map(|stored| stored.number));
+        }
+        Ok(Some(numbers))
     }
 
     fn broadcast_draft(&self, record: &Document, given: &Dispatch) -> Result<BroadcastDraft, NotifybcError> {

@@ -134,9 +134,10 @@ impl Notifybc {
     ) -> Result<Vec<Document>, NotifybcError> {
         let condition = Arc::new(view.and(filter.where_.clone()));
         let window = filter.limit.map(|limit| usize::try_from(filter.skip.saturating_add(limit)).unwrap_or(usize::MAX));
-        let is_ordered = !filter.order.is_empty();
+        let is_ordered = !filter.order.is_by_id();
         let (mut found, mut bytes) = (Vec::new(), 0);
-        self.each_page(collection, &condition, &mut |documents, found_bytes| {
+        let first_page = window.filter(|_| !is_ordered).unwrap_or(PAGE);
+        self.each_page(collection, &condition, first_page, &mut |documents, found_bytes| {
             found.extend(documents);
             bytes += found_bytes;
             if let Some(window) = window {
@@ -173,7 +174,7 @@ impl Notifybc {
             return Ok(self.store.count_documents(collection, &KeyFilter::default()).await?);
         }
         let mut count = 0;
-        self.each_page(collection, &Arc::new(condition), &mut |documents, _| {
+        self.each_page(collection, &Arc::new(condition), PAGE, &mut |documents, _| {
             count += documents.len() as u64;
             Ok(true)
         })
@@ -181,19 +182,32 @@ impl Notifybc {
         Ok(count)
     }
 
-    /// Passes the documents of a condition and the size of their bodies to a function, page by page, until it returns
-    /// `false`.
+    /// Passes the documents of a condition and the size of their bodies to a function, page by page in the order of
+    /// their ids, until it returns `false`. The first page has at most `first_page` documents.
     async fn each_page(
         &self,
         collection: Collection,
         condition: &Arc<Where>,
+        first_page: usize,
         take: &mut (dyn FnMut(Vec<Document>, usize) -> Result<bool, NotifybcError> + Send),
     ) -> Result<(), NotifybcError> {
         let filter = key_filter(condition);
-        let mut after = None;
+        let ids = condition.index_hints().ids;
+        // A scan begins after an id, and the last character is more than one that may be equal.
+        let mut after = ids.from.map(|mut from| {
+            from.pop();
+            from
+        });
+        let mut limit = first_page.clamp(1, PAGE);
         loop {
-            let scan = DocumentScan { collection, filter: filter.clone(), after, limit: PAGE };
-            let page = self.store.scan_documents(scan).await?;
+            let scan = DocumentScan { collection, filter: filter.clone(), after, limit };
+            limit = PAGE;
+            let mut page = self.store.scan_documents(scan).await?;
+            if let (Some(to), Some(last)) = (&ids.to, page.items.last())
+                && last.id > *to
+            {
+                page.next = None;
+            }
             let page_bytes: usize = page.items.iter().map(|item| item.body.len()).sum();
             let condition = condition.clone();
             let is_short = page_bytes < INLINE_BYTES_MAX && !condition.scans_texts();

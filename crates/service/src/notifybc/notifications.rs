@@ -11,7 +11,10 @@ use tocsin_notifybc::{
     query::{Filter, Where},
     record::{self, Collection, Document, HIDDEN_OF_NOTIFICATIONS, RecordId, date_text, notification_for_user, text},
 };
-use tocsin_store::records::{DocumentScan, KeyFilter, Precondition};
+use tocsin_store::{
+    audit,
+    records::{DocumentScan, KeyFilter, Precondition},
+};
 
 use super::{
     Notifybc, NotifybcError, RequestContext,
@@ -250,7 +253,7 @@ impl Notifybc {
         expect: Precondition,
     ) -> Result<Document, NotifybcError> {
         let notifybc = self.clone();
-        let sent = tokio::spawn(async move {
+        let sent = tokio::spawn(audit::inherit(async move {
             match notifications::sending(&record, notifybc.now()) {
                 Sending::Later => {
                     notifybc.put(Collection::Notification, &record, expect).await?;
@@ -259,7 +262,7 @@ impl Notifybc {
                 Sending::Unicast => notifybc.send_to_one(record, expect).await,
                 sending => notifybc.send_to_all(record, expect, sending == Sending::BroadcastLater).await,
             }
-        });
+        }));
         sent.await.map_err(|error| NotifybcError::Internal(format!("sending a notification failed: {error}")))?
     }
 

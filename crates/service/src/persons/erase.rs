@@ -10,6 +10,7 @@ use tocsin_model::{
 };
 use tocsin_pipeline::JournalErasure;
 use tocsin_store::{
+    audit,
     error::StoreError,
     journal::{ErasedPerson, Erasure, PersonNames},
     records::{SubscriberFilter, SubscriptionFilter},
@@ -67,7 +68,7 @@ impl Service {
         self.pipeline.begin_erasure(self.person_to_erase(&person).await?).await?;
         tracing::info!(by = caller.key(), "a subscriber is being erased");
         for attempt in 1..=ATTEMPTS {
-            match self.continue_erasure(number).await {
+            match audit::unaudited(self.continue_erasure(number)).await {
                 Ok(JournalErasure::Done) => return Ok(ErasureProgress::Done),
                 Ok(JournalErasure::Waiting) if attempt < ATTEMPTS => tokio::time::sleep(PAUSE).await,
                 Ok(JournalErasure::Waiting) => {}
@@ -142,6 +143,8 @@ impl Service {
     }
 
     async fn erase_from_stores(&self, erasure: &Erasure, person: &ErasedPerson) -> Result<(), ServiceError> {
+        // First: what follows also overwrites the free pages of the files.
+        self.erase_from_audit(&person.names).await?;
         self.inbox.erase_feed(person.number).await?;
         // A later subscriber with the same id has another number.
         let found = self.subscriber_store.subscriber(&person.id).await?;

@@ -26,7 +26,7 @@ use tocsin_store::{
 use super::{Sample, Tested, TestedEvent};
 
 /// Subscriptions on which a rule is tested.
-pub(super) struct TestIndex {
+pub(crate) struct TestIndex {
     pub shard: Shard,
     /// Query tables of the rule. The lock only serves a task that moves between threads.
     pub tables: Option<Mutex<QueryTables>>,

@@ -3,6 +3,7 @@
 mod lists; // what there was, one by one, and each in detail
 mod rates; // what came of each hour and of the day
 mod schedules; // the same of a day of schedules
+mod searches; // searches of events and notifications
 mod snapshots; // how things stand in the evening
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
