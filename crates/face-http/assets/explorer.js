@@ -13,6 +13,39 @@ function make(name, properties = {}, ...children) {
   return element;
 }
 
+// Markdown as far as descriptions use it: paragraphs, lists, `code`, **strong**, *emphasis* and links.
+function markdown(text) {
+  const blocks = (text || "").trim().split(/\n\s*\n/).filter(Boolean);
+  return blocks.map((block) => {
+    const lines = block.split("\n");
+    const isList = lines.every((line) => /^\s*([-*]|\d+[.)])\s/.test(line) || /^\s{2,}\S/.test(line));
+    if (!isList) return make("p", {}, ...inline(lines.join(" ")));
+    const items = [];
+    for (const line of lines) {
+      const item = line.match(/^\s*(?:[-*]|\d+[.)])\s+(.*)/);
+      if (item) items.push(item[1]);
+      else items[items.length - 1] += " " + line.trim();
+    }
+    return make(/^\s*\d/.test(lines[0]) ? "ol" : "ul", { className: "text" }, ...items.map((item) => make("li", {}, ...inline(item))));
+  });
+}
+
+function inline(text) {
+  const parts = [];
+  const pattern = /`([^`]+)`|\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*|\[([^\]]+)\]\(((?:https?:\/\/|\/)[^)\s]*)\)/g;
+  let end = 0;
+  for (const found of text.matchAll(pattern)) {
+    const [all, code, strong, emphasis, label, target] = found;
+    parts.push(text.slice(end, found.index));
+    if (code) parts.push(make("code", { textContent: code }));
+    else if (strong) parts.push(make("strong", { textContent: strong }));
+    else if (emphasis) parts.push(make("em", { textContent: emphasis }));
+    else parts.push(make("a", { textContent: label, href: target, rel: "noreferrer" }));
+    end = found.index + all.length;
+  }
+  return [...parts, text.slice(end)];
+}
+
 let description;
 const resolve = (value) => {
   for (let hops = 0; value && value.$ref && hops < DEPTH_MAX; hops++) {
@@ -66,7 +99,7 @@ function field(parameter) {
   const input = make("input", { name: parameter.name, required: parameter.required === true, autocomplete: "off" });
   input.dataset.in = parameter.in;
   const about = (parameter.description || "") + (parameter.in === "path" ? "" : " (" + parameter.in + ")");
-  return make("label", {}, parameter.name + (parameter.required ? " *" : ""), input, make("small", { textContent: about.trim() }));
+  return make("label", {}, parameter.name + (parameter.required ? " *" : ""), input, make("small", {}, ...inline(about.trim())));
 }
 
 // How a shell writes a text.
@@ -149,13 +182,13 @@ async function read(answer) {
 function operationDetails(path, method, operation) {
   const inside = make("div", { className: "inside" });
   const scopes = (operation.security || []).flatMap((way) => Object.entries(way).map(([name, list]) => (list.length ? list.join(", ") : name)));
-  if (operation.description) inside.append(make("p", { textContent: operation.description }));
+  inside.append(...markdown(operation.description));
   inside.append(make("p", { textContent: scopes.length ? "Needs: " + scopes.join(" or ") : "Needs no key." }));
   inside.append(form(path, method, operation));
   const answers = Object.entries(operation.responses || {}).map(([status, response]) => {
     response = resolve(response);
     const content = Object.entries(response.content || {});
-    const item = make("li", {}, make("strong", { textContent: status }), " " + (response.description || ""));
+    const item = make("li", {}, make("strong", { textContent: status }), " ", ...inline(response.description || ""));
     const good = content.find(([kind, value]) => value.schema && !kind.startsWith("application/problem"));
     if (good) item.append(make("pre", { textContent: good[0] + " " + describe(good[1].schema), tabIndex: 0 }));
     return item;
@@ -172,7 +205,7 @@ function show() {
       const tag = (operation.tags || ["others"])[0];
       if (!areas.has(tag)) areas.set(tag, { about: "", operations: [] });
       const name = operation.summary || "";
-      const summary = make("summary", {}, make("span", { className: "method " + method.toUpperCase(), textContent: method.toUpperCase() }), make("span", { className: "path", textContent: path }), make("span", { textContent: name }));
+      const summary = make("summary", {}, make("span", { className: "method " + method.toUpperCase(), textContent: method.toUpperCase() }), make("span", { className: "path", textContent: path }), make("span", {}, ...inline(name)));
       const details = make("details", { className: "operation" }, summary);
       details.dataset.words = [method, path, name, tag].join(" ").toLowerCase();
       // Made when it is looked at: all of them at once take long.
@@ -181,7 +214,10 @@ function show() {
     }
   }
   for (const [tag, { about, operations }] of areas) {
-    if (operations.length) $("operations").append(make("section", { className: "area" }, make("h2", { textContent: tag }), make("p", { textContent: about || "" }), ...operations));
+    if (!operations.length) continue;
+    const count = make("span", { className: "count", textContent: String(operations.length) });
+    const summary = make("summary", {}, make("h2", { textContent: tag }), count, make("span", { className: "about" }, ...inline(about || "")));
+    $("operations").append(make("details", { className: "area" }, summary, ...operations));
   }
   filter();
 }
@@ -189,6 +225,7 @@ function show() {
 function filter() {
   const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   let count = 0;
+  const isFiltered = words.length > 0;
   for (const area of document.querySelectorAll(".area")) {
     let any = false;
     for (const operation of area.querySelectorAll(".operation")) {
@@ -196,6 +233,14 @@ function filter() {
       if (!operation.hidden) { any = true; count += 1; }
     }
     area.hidden = !any;
+    // A filter opens what it finds; without one an area is as its reader left it.
+    if (isFiltered) {
+      area.dataset.before ??= area.open ? "open" : "closed";
+      area.open = any;
+    } else if (area.dataset.before) {
+      area.open = area.dataset.before === "open";
+      delete area.dataset.before;
+    }
   }
   $("state").textContent = count + " operations";
 }

@@ -4,13 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use metrics_exporter_prometheus::PrometheusHandle;
+use tocsin_directory::Directory;
+use tocsin_http_server::embedded::EmbeddedFile;
 use tocsin_service::{Service, receivers::Receivers};
 use tocsin_sync::Replicas;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    options::{OpenDirectory, ScimOptions},
+    options::{OpenDirectory, OpenidOptions, ScimOptions},
     pages::hosted::HostedPages,
     rate_limits::RateLimits,
     request_metrics::Measures,
@@ -30,6 +32,10 @@ pub(crate) struct App {
     pub(crate) body_idle_timeout: Duration,
     /// The directory for SCIM, if enabled.
     pub(crate) scim: Option<ScimOptions>,
+    /// The directory, if configured.
+    pub(crate) entries: Option<Directory>,
+    /// Permit for an import into the directory.
+    pub(crate) directory_imports: Arc<Semaphore>,
     /// Opens the directory for exports.
     pub(crate) directory: Option<OpenDirectory>,
     pub(crate) rate_limits: RateLimits,
@@ -44,6 +50,20 @@ pub(crate) struct App {
     pub(crate) write_timeout: Duration,
     /// Renders the OpenAPI document.
     pub(crate) openapi: fn() -> Bytes,
+    /// Files of the web console, if enabled.
+    pub(crate) console: Option<&'static [EmbeddedFile]>,
+    /// The script of the web components, if it is embedded.
+    pub(crate) web_components: Option<&'static EmbeddedFile>,
+    /// Whether the status page is public.
+    pub(crate) public_status: bool,
+    /// Whether browsers reach the server over TLS, by its public URL.
+    pub(crate) is_https: bool,
+    /// Origin of the public URL.
+    pub(crate) public_origin: Option<String>,
+    /// Logins through an OpenID provider.
+    pub(crate) openid: Option<OpenidOptions>,
+    /// Whether the NotifyBC interface is enabled.
+    pub(crate) has_notifybc: bool,
     /// Hosted pages.
     pub(crate) pages: Arc<HostedPages>,
     /// Cancelled at shutdown, which ends the event streams.

@@ -20,18 +20,19 @@ use axum::{
 use futures_util::FutureExt;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::{app::State, conditions, idempotency, origins::origins, problems::Failure, scim};
+use crate::{app::State, audit::RequestId, conditions, idempotency, origins::origins, problems::Failure, scim};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Content security policy: no external resources, no inline scripts, no framing.
 const POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
 
-pub(crate) async fn edge(state: State, request: Request, next: Next) -> Response<Body> {
+pub(crate) async fn edge(state: State, mut request: Request, next: Next) -> Response<Body> {
     let started = Instant::now();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let conditions = ReadConditions::of(&request);
     let id = request.headers().get(REQUEST_ID).filter(|id| is_fair(id)).cloned().unwrap_or_else(fresh_id);
+    request.extensions_mut().insert(RequestId(id.clone()));
     let is_scim = scim::is_scim_path(request.uri().path());
     let failed = |failure: Failure| if is_scim { scim::failed(failure) } else { failure.into_response() };
     let path = route.as_ref().map(MatchedPath::as_str);

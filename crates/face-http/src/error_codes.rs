@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use serde_json::Value as Json;
-use tocsin_model::problem::Code;
+use tocsin_model::{problem::Code, reason_code::ReasonCode};
+use tocsin_service::attention;
 use utoipa::{
     PartialSchema, ToSchema,
     openapi::{
@@ -129,6 +130,28 @@ pub fn errors_page() -> String {
         let params: Vec<String> = code.params().iter().map(|name| format!("`{name}`")).collect();
         let (word, meaning, fix) = (code.word(), code.meaning(), code.fix());
         let _ = writeln!(page, "| `{word}` | {meaning} | {fix} | {} |", params.join(", "));
+    }
+    page.push_str(
+        "\n## Codes of reasons\n\n\
+         A suspension, an attempt and a gate of an explanation have the code of their reason. A code with a parameter has \
+         it in `parameters`.\n\n\
+         | code | meaning | parameter |\n|---|---|---|\n",
+    );
+    for code in ReasonCode::ALL {
+        let param = code.param().map(|name| format!("`{name}`")).unwrap_or_default();
+        let _ = writeln!(page, "| `{}` | {} | {param} |", code.word(), code.meaning());
+    }
+    page.push_str(
+        "\n## Codes of the attention list\n\n\
+         Each item of `GET /v1/attention` has a `code`, its figures in `parameters`, and a `cause_code` if the cause is \
+         known.\n\n| code | meaning |\n|---|---|\n",
+    );
+    for (kind, meaning) in attention::KINDS {
+        let _ = writeln!(page, "| `{}` | {meaning} |", kind.replace('-', "_"));
+    }
+    page.push_str("\n| cause | meaning |\n|---|---|\n");
+    for (code, text) in attention::CAUSES {
+        let _ = writeln!(page, "| `{code}` | {text} |");
     }
     page.push_str("\n## Parameters\n\n| parameter | value |\n|---|---|\n");
     for (name, about) in PARAMETERS {

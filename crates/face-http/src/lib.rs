@@ -11,9 +11,11 @@ mod conditions; // 2f. `If-Match` by route
 mod idempotency; // 2c. `Idempotency-Key` by route
 mod origins; // 2a. cross-origin requests (CORS)
 mod needs; // 2b. access requirements of the routes
+mod audit; // 2h. audit context of requests
 mod request_metrics; // 2g. metrics of requests
 mod rate_limits; // 2e. rate limits of callers
 mod body_errors; // errors that end a request body
+mod session_cookie; // sessions of users in cookies, and protection against forged requests
 mod request; // request extraction: caller, body, path, query, conditions
 mod routes; // 3. routes, one file per area
 mod responses; // responses that routes share
@@ -32,10 +34,11 @@ mod problems; // maps errors to problem details (RFC 9457)
 mod status_page; // HTML status page
 mod pages; // hosted pages that subscribers see
 
+pub use audit::{audit_page, audited_routes};
 pub use error_codes::{error_codes_module, errors_page};
 pub use needs::scopes_page;
 pub use openapi::document as openapi_document;
-pub use options::{HttpOptions, OpenDirectory, ScimOptions};
+pub use options::{HttpOptions, OpenDirectory, OpenidOptions, ScimOptions};
 pub use pages::hosted::HostedPages;
 pub use serve::serve;
 pub use tocsin_http_server::connections::ConnectionOptions;

@@ -30,6 +30,18 @@ pub struct Metric {
 /// The metrics of the HTTP face.
 pub const METRICS: &[Metric] = &[
     Metric {
+        name: "tocsin_console_logins_total",
+        kind: Kind::Counter,
+        labels: "way, outcome",
+        help: "Logins of users of the console. The way is `password`, `link`, `setup` or `openid`; the outcome `succeeded`, `failed`, `locked` or `no_role`.",
+    },
+    Metric {
+        name: "tocsin_console_sessions",
+        kind: Kind::Gauge,
+        labels: "",
+        help: "Sessions of users of the console that have not ended, updated every minute.",
+    },
+    Metric {
         name: "tocsin_http_requests_total",
         kind: Kind::Counter,
         labels: "route, method, status",
@@ -71,6 +83,13 @@ pub const METRICS: &[Metric] = &[
         kind: Kind::Counter,
         labels: "change, outcome",
         help: "SCIM changes: create, replace, patch, delete or bulk; done, refused or failed.",
+    },
+    Metric { name: "tocsin_live_streams", kind: Kind::Gauge, labels: "", help: "Open live streams of the console." },
+    Metric {
+        name: "tocsin_live_streams_dropped_total",
+        kind: Kind::Counter,
+        labels: "",
+        help: "Live streams ended because the reader is too slow.",
     },
     Metric { name: "tocsin_inbox_streams", kind: Kind::Gauge, labels: "", help: "Open inbox streams." },
     Metric {

@@ -29,12 +29,14 @@ use utoipa::openapi::{path::Operation, security::SecurityRequirement};
 
 use crate::{
     app::State,
+    audit,
     credential::{bind_request, bind_response},
     pages,
     problems::Failure,
-    rate_limits::{Left, Partition, address},
-    request::{shown, visitor},
+    rate_limits::{Left, Partition, Peer, address},
+    request::{authenticate, query_token, shown, visitor},
     scim,
+    session_cookie::Transport,
 };
 
 /// Access requirement of a route.
@@ -48,13 +50,15 @@ pub(crate) enum AccessRequirement {
     AnyKey,
     /// A key with one of these scopes.
     Key(&'static [Scope]),
+    /// A key with one of these scopes, or the session of any user. None of them: a session.
+    User(&'static [Scope]),
     /// A key with one of these scopes, or an inbox token of the subscriber. None of them: any key.
     Visitor(&'static [Scope]),
 }
 
-use AccessRequirement::{AnyKey, Device, Key, Nothing, Visitor};
+use AccessRequirement::{AnyKey, Device, Key, Nothing, User, Visitor};
 
-type Row = (&'static str, &'static str, AccessRequirement);
+pub(crate) type Row = (&'static str, &'static str, AccessRequirement);
 
 const APPLICATION: &str = "/v1/applications/{application}";
 const ROWS: &str = "/v1/applications/{application}/collections/{collection}/rows";
@@ -62,7 +66,7 @@ const ROW: &str = "/v1/applications/{application}/collections/{collection}/rows/
 
 /// Every documented route, by area as the routes are.
 #[rustfmt::skip]
-const NEEDS: &[Row] = &[
+pub(crate) const NEEDS: &[Row] = &[
     ("GET", "/livez", Nothing),
     ("GET", "/readyz", Nothing),
     ("GET", "/metrics", Nothing),
@@ -85,6 +89,10 @@ const NEEDS: &[Row] = &[
     ("POST", "/v1/applications/{application}/channels/probe", Key(&[OperationsWrite])),
     ("GET", "/v1/applications/{application}/rules", Key(&[ApplicationsRead])),
     ("POST", "/v1/applications/{application}/rules/test", Key(&[OperationsRead])),
+    ("POST", "/v1/applications/{application}/backtests", Key(&[OperationsRead])),
+    ("GET", "/v1/applications/{application}/backtests", Key(&[OperationsRead])),
+    ("GET", "/v1/applications/{application}/backtests/{backtest}", Key(&[OperationsRead])),
+    ("DELETE", "/v1/applications/{application}/backtests/{backtest}", Key(&[OperationsRead])),
     ("POST", "/v1/applications/{application}/rules/{rule}/stop", Key(&[OperationsWrite])),
     ("POST", "/v1/applications/{application}/rules/{rule}/resume", Key(&[OperationsWrite])),
     ("GET", "/v1/applications/{application}/unusable-subscriptions", Key(&[OperationsRead])),
@@ -94,6 +102,10 @@ const NEEDS: &[Row] = &[
     ("GET", "/v1/applications/{application}/destinations", Key(&[OperationsRead])),
     ("GET", "/v1/applications/{application}/mail-senders", Key(&[OperationsRead])),
     ("GET", "/v1/applications/{application}/schedules", Key(&[OperationsRead])),
+    ("POST", "/v1/applications/{application}/schedules/{rule}/{schedule}/run", Key(&[OperationsWrite])),
+    ("POST", "/v1/applications/{application}/schedules/{rule}/{schedule}/skip", Key(&[OperationsWrite])),
+    ("GET", "/v1/applications/{application}/sources/{source}/rejected", Key(&[OperationsRead])),
+    ("POST", "/v1/applications/{application}/sources/test", Key(&[OperationsRead])),
     ("GET", "/v1/applications/{application}/sources", Key(&[OperationsRead])),
     ("POST", "/v1/applications/{application}/preview", Key(&[OperationsRead])),
     ("POST", "/v1/applications/{application}/send-test", Key(&[OperationsWrite])),
@@ -182,12 +194,24 @@ const NEEDS: &[Row] = &[
     ("GET", "/v1/export/subscriptions", Key(&[SubscribersRead])),
     ("GET", "/v1/export/suppressions", Key(&[SubscribersRead])),
     ("GET", "/v1/directory/export", Key(&[SubscribersRead])),
+    ("POST", "/v1/directory/import", Key(&[SubscribersWrite])),
+    ("GET", "/v1/directory/entries", Key(&[SubscribersRead])),
+    ("GET", "/v1/directory/entries/{dn}", Key(&[SubscribersRead])),
+    ("PUT", "/v1/directory/entries/{dn}", Key(&[SubscribersWrite])),
+    ("PATCH", "/v1/directory/entries/{dn}", Key(&[SubscribersWrite])),
+    ("DELETE", "/v1/directory/entries/{dn}", Key(&[SubscribersWrite])),
+    ("POST", "/v1/directory/entries/{dn}/rename", Key(&[SubscribersWrite])),
+    ("POST", "/v1/directory/entries/{dn}/password", Key(&[SubscribersWrite])),
+    ("GET", "/v1/directory/schema", Key(&[SubscribersRead])),
+    ("POST", "/v1/directory/access", Key(&[SubscribersRead])),
 
     ("GET", "/v1/exchanges", Key(&[ApplicationsRead])),
     ("GET", "/v1/exchanges/{exchange}", Key(&[ApplicationsRead])),
     // A dry run reads only.
     ("PUT", "/v1/exchanges/{exchange}", Key(&[ApplicationsWrite, ApplicationsRead])),
     ("DELETE", "/v1/exchanges/{exchange}", Key(&[ApplicationsWrite])),
+    ("POST", "/v1/exchanges/check", Key(&[ApplicationsRead])),
+    ("POST", "/v1/exchanges/{exchange}/route-test", Key(&[OperationsRead])),
     ("GET", "/v1/exchanges/{exchange}/locations", Key(&[OperationsRead])),
     ("GET", "/v1/exchanges/{exchange}/messages", Key(&[OperationsRead])),
     ("GET", "/v1/exchanges/{exchange}/tracking", Key(&[OperationsRead])),
@@ -214,13 +238,23 @@ const NEEDS: &[Row] = &[
     ("GET", "/v1/reports", AnyKey),
     ("GET", "/v1/reports/{name}", Key(&[OperationsRead])),
     ("GET", "/v1/trace/{id}", Key(&[OperationsRead])),
+    ("POST", "/v1/explain", Key(&[OperationsRead])),
     ("GET", "/v1/event-batches", Key(&[OperationsRead])),
     ("GET", "/v1/event-batches/{id}", Key(&[OperationsRead])),
     ("GET", "/v1/event-batches/{id}/events", Key(&[OperationsRead])),
     ("GET", "/v1/notification-batches", Key(&[OperationsRead])),
     ("GET", "/v1/notification-batches/{id}", Key(&[OperationsRead])),
+    ("GET", "/v1/stream", Key(&[OperationsRead, SyncRead, AuditRead])),
+    ("GET", "/v1/series", Key(&[OperationsRead])),
+    ("GET", "/v1/series/names", AnyKey),
+    ("GET", "/v1/events", Key(&[OperationsRead])),
+    ("GET", "/v1/notifications", Key(&[OperationsRead])),
     ("GET", "/v1/notifications/{id}", Key(&[OperationsRead])),
+    ("GET", "/v1/notifications/{id}/content", Key(&[OperationsRead])),
+    ("GET", "/v1/previews/{id}/html", Key(&[OperationsRead])),
+    ("GET", "/v1/preview-html/{id}", Key(&[OperationsRead])),
     ("GET", "/v1/suspensions", Key(&[OperationsRead])),
+    ("GET", "/v1/suspensions/groups", Key(&[OperationsRead])),
     ("GET", "/v1/suspensions/{id}", Key(&[OperationsRead])),
     ("PUT", "/v1/suspensions/{id}/edit", Key(&[OperationsWrite])),
     ("POST", "/v1/suspensions/resume", Key(&[OperationsWrite])),
@@ -257,11 +291,52 @@ const NEEDS: &[Row] = &[
     ("POST", "/v1/retention/run", Key(&[OperationsWrite])),
     // A backup contains all data.
     ("POST", "/v1/backups", Key(&[Admin])),
+    ("GET", "/v1/backups", Key(&[OperationsRead])),
+    ("POST", "/v1/backups/{name}/verify", Key(&[Admin])),
+    ("GET", "/v1/restore-drills", Key(&[Admin])),
+    ("POST", "/v1/restore-drills", Key(&[Admin])),
+    ("GET", "/v1/restore-drills/{id}", Key(&[Admin])),
+    ("POST", "/v1/capacity/plan", Key(&[OperationsRead])),
+    ("GET", "/v1/capacity/vectors", Key(&[OperationsRead])),
+    ("GET", "/v1/capacity/papers", Key(&[OperationsRead])),
+    ("GET", "/v1/capacity/profile", Key(&[OperationsRead])),
+    ("GET", "/v1/capacity/profiles", Key(&[OperationsRead])),
+    ("GET", "/v1/capacity/profiles/{name}", Key(&[OperationsRead])),
+    ("PUT", "/v1/capacity/profiles/{name}", Key(&[OperationsWrite])),
+    ("DELETE", "/v1/capacity/profiles/{name}", Key(&[OperationsWrite])),
+    ("GET", "/v1/configuration", Key(&[Admin])),
+    ("GET", "/v1/doctor", Key(&[OperationsRead])),
+    ("GET", "/v1/log", Key(&[Admin])),
 
     ("GET", "/v1/keys", Key(&[KeysWrite])),
     ("POST", "/v1/keys", Key(&[KeysWrite])),
     ("DELETE", "/v1/keys/{id}", Key(&[KeysWrite])),
+    ("POST", "/v1/keys/{id}/rotate", Key(&[KeysWrite])),
     ("GET", "/v1/roles", AnyKey),
+
+    ("GET", "/v1/search", AnyKey),
+    ("GET", "/v1/audit", Key(&[AuditRead])),
+    ("GET", "/v1/audit/export", Key(&[AuditRead])),
+
+    ("GET", "/v1/session/options", Nothing),
+    ("GET", "/v1/session", AnyKey),
+    ("POST", "/v1/session", Nothing),
+    ("DELETE", "/v1/session", User(&[])),
+    ("POST", "/v1/session/reauthenticate", User(&[])),
+    ("POST", "/v1/session/token", Nothing),
+    ("GET", "/v1/session/oidc", Nothing),
+    ("GET", "/v1/session/oidc/callback", Nothing),
+    ("POST", "/v1/setup", Nothing),
+    // Users read and end their own sessions, and read and change themselves, without a scope.
+    ("GET", "/v1/sessions", User(&[UsersRead])),
+    ("DELETE", "/v1/sessions/{id}", User(&[UsersWrite])),
+    ("POST", "/v1/login-links", Key(&[UsersWrite])),
+    ("GET", "/v1/users", Key(&[UsersRead])),
+    ("POST", "/v1/users", Key(&[UsersWrite])),
+    ("GET", "/v1/users/{name}", User(&[UsersRead])),
+    ("PATCH", "/v1/users/{name}", User(&[UsersWrite])),
+    ("DELETE", "/v1/users/{name}", Key(&[UsersWrite])),
+    ("POST", "/v1/users/{name}/password", User(&[UsersWrite])),
 
     // Permission to mark includes permission to read.
     ("GET", "/v1/subscribers/{id}/inbox", Visitor(&[InboxRead, InboxWrite])),
@@ -311,6 +386,9 @@ pub(crate) async fn needs(state: State, request: Request, next: Next) -> Respons
         Some(AnyKey) => caller(&state, &request, &[]),
         Some(Key(scopes)) => caller(&state, &request, scopes),
         // Tokens are looked at where the route takes them; so is what else the service can say of the key.
+        Some(User(scopes)) => user(&state, &request, scopes),
+        // A token in the query counts, not the session of the browser.
+        Some(Visitor(_)) if has_query_token(&request) => Ok(None),
         Some(Visitor(scopes)) => caller(&state, &request, scopes).or_else(|failure| match failure {
             ServiceError::Unauthenticated(..) => Ok(None),
             failure => Err(failure),
@@ -369,6 +447,20 @@ fn refuse_coding(request: &Request, route: Option<&str>) -> Option<Failure> {
     (!is_taken).then(|| Failure::packed(&String::from_utf8_lossy(coding.as_bytes())))
 }
 
+/// Replaces the cookie of a session whose user got other roles.
+async fn renew_cookie(state: &State, caller: &Caller, transport: Transport, response: &mut Response) {
+    if response.headers().contains_key(header::SET_COOKIE) {
+        return;
+    }
+    match state.service.renew_session(caller).await {
+        Ok(Some(token)) => {
+            response.headers_mut().append(header::SET_COOKIE, transport.set_cookie(&token));
+        }
+        Ok(None) => {}
+        Err(error) => tracing::warn!(%error, "could not renew the token of a session; it stays valid"),
+    }
+}
+
 /// Forwards an authorized request; otherwise returns the error.
 async fn admit(
     state: State,
@@ -391,11 +483,23 @@ async fn admit(
         response.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         return response;
     }
+    let caller = let_in.as_ref().ok().and_then(Option::as_ref);
+    let context = match audit::context(&state, &request, path.as_deref(), caller) {
+        Ok(context) => context,
+        Err(failure) if scim::is_scim_path(request.uri().path()) => return scim::failed(failure),
+        Err(failure) => return failure.into_response(),
+    };
     match let_in {
         Ok(Some(caller)) => {
+            let from = request.extensions().get::<Peer>().map(|peer| peer.0.to_string());
+            state.service.mark_key_used(&caller, from);
             let mut request = bind_request(&state, &caller, request);
             request.extensions_mut().insert(caller.clone());
-            let response = next.run(request).await;
+            let transport = caller.session().and_then(|_| Transport::of_cookie(request.headers()));
+            let mut response = audit::run(context, next.run(request)).await;
+            if let Some(transport) = transport {
+                renew_cookie(&state, &caller, transport, &mut response).await;
+            }
             return bind_response(&state, &caller, response);
         }
         Ok(None) => {}
@@ -415,7 +519,7 @@ async fn admit(
             return response;
         }
     }
-    next.run(request).await
+    audit::run(context, next.run(request)).await
 }
 
 fn need(method: &Method, path: &str) -> Option<AccessRequirement> {
@@ -466,11 +570,19 @@ fn reach(method: &Method, path: &str) -> Reach {
         return if rest.contains("/{port}") { Reach::Port } else { Reach::Exchange };
     }
     match (method.as_str(), path) {
-        (_, "/v1/schedules/preview" | "/v1/reports" | "/v1/roles") => Reach::Open,
-        (_, "/v1/applications" | "/v1/applications/check" | "/v1/exchanges") => Reach::Service,
+        (_, "/v1/schedules/preview" | "/v1/reports" | "/v1/roles" | "/v1/session" | "/v1/series/names") => Reach::Open,
+        (_, "/v1/applications" | "/v1/applications/check" | "/v1/exchanges" | "/v1/exchanges/check" | "/v1/search") => {
+            Reach::Service
+        }
+        // The directory limits the key to its containers.
+        (_, "/v1/directory/schema") => Reach::Service,
+        (_, "/v1/capacity/papers") => Reach::Open,
+        (_, path) if path.starts_with("/v1/directory/entries") => Reach::Service,
+        // A preview belongs to the key that made it.
+        (_, "/v1/preview-html/{id}") => Reach::Service,
         (_, "/v1/switches" | "/v1/switches/off" | "/v1/switches/on") => Reach::Service,
         (_, "/v1/messages/edit" | "/v1/messages/resume" | "/v1/messages/end") => Reach::Service,
-        (_, "/v1/suspensions/resume" | "/v1/suspensions/end") => Reach::Service,
+        (_, "/v1/suspensions/resume" | "/v1/suspensions/end" | "/v1/suspensions/groups") => Reach::Service,
         (_, "/v1/firings/refire" | "/v1/firings/dismiss") => Reach::Service,
         ("POST", "/v1/delayed-notifications/cancel") => Reach::Service,
         ("GET", "/v1/delayed-notifications") => Reach::ApplicationQuery,
@@ -478,10 +590,11 @@ fn reach(method: &Method, path: &str) -> Reach {
         ("POST", "/v1/resends" | "/v1/resends/preview" | "/v1/subscriptions") => Reach::Service,
         ("GET", "/v1/broadcasts") => Reach::ApplicationQuery,
         (_, path) if path.starts_with("/v1/broadcasts") => Reach::Service,
-        (_, "/v1/keys" | "/v1/keys/{id}") => Reach::Service,
+        (_, "/v1/keys" | "/v1/keys/{id}" | "/v1/keys/{id}/rotate") => Reach::Service,
         (_, "/v1/messages") => Reach::ExchangeQuery,
         ("GET", "/v1/subscriptions" | "/v1/suspensions" | "/v1/firings" | "/v1/slow-firings" | "/v1/stopped-rules")
         | (_, "/v1/endpoints" | "/v1/export/subscriptions") => Reach::ApplicationQuery,
+        ("GET", "/v1/events" | "/v1/notifications" | "/v1/series" | "/v1/stream") => Reach::ApplicationQuery,
         (_, path) if path.starts_with("/v1/messages/{message}") => Reach::Thing,
         (_, path) if path.starts_with("/v1/event-batches/{id}") || path.starts_with("/v1/notification") => {
             if path.ends_with("batches") { Reach::All } else { Reach::Thing }
@@ -489,7 +602,8 @@ fn reach(method: &Method, path: &str) -> Reach {
         (_, path) if path.starts_with("/v1/suspensions/{id}") || path.starts_with("/v1/subscriptions/{id}") => {
             Reach::Thing
         }
-        (_, "/v1/trace/{id}") => Reach::Thing,
+        (_, "/v1/trace/{id}" | "/v1/previews/{id}/html") => Reach::Thing,
+        (_, "/v1/explain") => Reach::Service,
         // These name another subscriber in the body.
         (_, "/v1/subscribers/{id}/merge" | "/v1/subscribers/{id}/verification-token") => Reach::All,
         (_, "/v1/subscribers/{id}/export" | "/v1/subscribers/{id}/erase") => Reach::All,
@@ -597,30 +711,52 @@ fn batch_of(id: &str) -> Result<NotificationBatchId, IdError> {
     Ok(id.parse::<tocsin_model::id::NotificationId>()?.batch)
 }
 
+/// Whether a request without a key has an inbox token in its query.
+fn has_query_token(request: &Request) -> bool {
+    let queried = || query_token(request.uri()).is_some();
+    matches!(shown(request.headers()), Ok(None)) && queried()
+}
+
 /// Authenticates the caller; it must have one of these scopes, unless the list is empty.
 fn caller(state: &State, request: &Request, scopes: &[Scope]) -> Result<Option<Caller>, ServiceError> {
-    let key = shown(request.headers())?
-        .ok_or(ServiceError::Unauthenticated(CredentialError::Required, "no key was given"))?;
-    let caller = state.service.authenticate(key)?;
+    let caller = authenticate(state, request.method(), request.headers())?;
     match scopes.first() {
         Some(first) if scopes.iter().all(|scope| caller.needs(*scope).is_err()) => Err(ServiceError::Forbidden(*first)),
         _ => Ok(Some(caller)),
     }
 }
 
+/// Authenticates a user by its session, or a key with one of these scopes.
+fn user(state: &State, request: &Request, scopes: &[Scope]) -> Result<Option<Caller>, ServiceError> {
+    let caller = authenticate(state, request.method(), request.headers())?;
+    match scopes.first() {
+        _ if caller.session().is_some() => Ok(Some(caller)),
+        None => {
+            Err(ServiceError::Unauthenticated(CredentialError::Required, "this needs the session of a user, not a key"))
+        }
+        Some(first) if scopes.iter().all(|scope| caller.needs(*scope).is_err()) => Err(ServiceError::Forbidden(*first)),
+        Some(_) => Ok(Some(caller)),
+    }
+}
+
 /// Adds the required scopes to the description of a route, if the table contains it.
 pub(crate) fn describe(method: &Method, path: &str, operation: &mut Operation) {
     let Some(need) = need(method, path) else { return };
-    let key = |scopes: &[&str]| SecurityRequirement::new("key", scopes.iter().copied());
+    // A session has the scopes of its user, as a key has its own.
+    let key = |scopes: &[&str]| ["key", "session"].map(|name| SecurityRequirement::new(name, scopes.iter().copied()));
     let with = |scopes: &[Scope]| match scopes {
-        [] => vec![key(&[])],
-        scopes => scopes.iter().map(|scope| key(&[scope.word()])).collect(),
+        [] => key(&[]).to_vec(),
+        scopes => scopes.iter().flat_map(|scope| key(&[scope.word()])).collect(),
     };
     operation.security = Some(match need {
         Nothing => vec![SecurityRequirement::default()],
         Device => vec![SecurityRequirement::new::<_, _, &str>("device", [])],
         AnyKey => with(&[]),
         Key(scopes) => with(scopes),
+        User(scopes) => {
+            let keys = scopes.iter().map(|scope| SecurityRequirement::new("key", [scope.word()]));
+            keys.chain([SecurityRequirement::new::<_, _, &str>("session", [])]).collect()
+        }
         Visitor(scopes) => {
             let mut all = with(scopes);
             all.push(SecurityRequirement::new::<_, _, &str>("inbox_token", []));
@@ -633,8 +769,9 @@ pub(crate) fn describe(method: &Method, path: &str, operation: &mut Operation) {
 pub fn scopes_page() -> String {
     let mut page = "# Scopes, roles and resources\n\n\
         <!-- Generated from crates/face-http/src/needs.rs and crates/service/src/roles.rs; `make docs` writes it anew. -->\n\n\
-        A key has scopes. A request is answered 403 if its key has none of those that its route needs, before its body is \
-        read, and 401 without a good key. `admin` may do everything that any scope may.\n\n\
+        A key has scopes, and a user of the console has those of its roles. A request is answered 403 if its key or user \
+        has none of those that its route needs, before its body is read, and 401 without a good credential. `admin` may \
+        do everything that any scope may.\n\n\
         ## Resources\n\nA key may be limited to resources, for `tocsin keys create --resource`: it uses its scopes on these alone. \
         A thing of another resource is answered 404, as one that does not exist; a route that concerns all resources is \
         answered 403.\n\n\
@@ -656,10 +793,11 @@ pub fn scopes_page() -> String {
         if scope == Admin {
             page.push_str("All routes, and alone:\n\n");
         }
-        list(&mut page, |need| matches!(need, Key(scopes) | Visitor(scopes) if scopes.contains(&scope)));
+        list(&mut page, |need| matches!(need, Key(scopes) | User(scopes) | Visitor(scopes) if scopes.contains(&scope)));
     }
     page.push_str("\n## A limited key cannot use\n\n");
-    for (method, path, need) in NEEDS.iter().filter(|row| matches!(row.2, AnyKey | Key(_) | Visitor(_))) {
+    for (method, path, need) in NEEDS.iter().filter(|row| matches!(row.2, AnyKey | Key(_) | User([_, ..]) | Visitor(_)))
+    {
         let method_of_row = Method::from_bytes(method.as_bytes()).expect("a method");
         if *need != Key(&[Admin]) && reach(&method_of_row, path) == Reach::All {
             let _ = writeln!(page, "- `{method} {path}`");
@@ -667,6 +805,8 @@ pub fn scopes_page() -> String {
     }
     page.push_str("\n## Any key\n\n");
     list(&mut page, |need| matches!(need, AnyKey | Visitor([])));
+    page.push_str("\n## The session of any user, for itself\n\n");
+    list(&mut page, |need| matches!(need, User(_)));
     page.push_str("\n## An inbox token of the subscriber, instead of a key\n\n");
     list(&mut page, |need| matches!(need, Visitor(_)));
     page.push_str("\n## The token of a device\n\n");
@@ -679,7 +819,7 @@ pub fn scopes_page() -> String {
 fn list(page: &mut String, is_of: impl Fn(AccessRequirement) -> bool) {
     for (method, path, need) in NEEDS.iter().filter(|row| is_of(row.2)) {
         let others = match need {
-            Key(scopes) | Visitor(scopes) if scopes.len() > 1 => {
+            Key(scopes) | User(scopes) | Visitor(scopes) if scopes.len() > 1 => {
                 let words: Vec<String> = scopes.iter().map(|scope| format!("`{}`", scope.word())).collect();
                 format!(" ({})", words.join(" or "))
             }

@@ -1,6 +1,7 @@
 //! The description of the API in OpenAPI 3.1, made from the routes, and an explorer that needs no network.
 
 pub(crate) mod base; // title, tags, security schemes
+mod shared; // shared components for repeated parts
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -17,12 +18,18 @@ use utoipa::openapi::{
 
 /// The description of the API, as pretty JSON: what `docs/reference/openapi.json` holds.
 pub fn document() -> String {
-    let mut text = described().to_pretty_json().expect("a description is always JSON");
+    let mut text = serde_json::to_string_pretty(&described()).expect("a description is always JSON");
     text.push('\n');
     text
 }
 
-fn described() -> utoipa::openapi::OpenApi {
+fn described() -> serde_json::Value {
+    let mut document = serde_json::to_value(derived()).expect("a description is always JSON");
+    shared::share(&mut document);
+    document
+}
+
+fn derived() -> utoipa::openapi::OpenApi {
     let (_, mut document) = routes::documented().split_for_parts();
     let mut failures = BTreeMap::new();
     for (path, item) in &mut document.paths.paths {
@@ -74,11 +81,12 @@ fn operation_id(method: &Method, path: &str) -> String {
 }
 
 /// Addresses whose filters name an application, a class, a rule, a channel, an exchange or a port; an unknown one is not found.
-const FILTERED: [&str; 18] = [
+const FILTERED: [&str; 20] = [
     "/v1/broadcasts",
     "/v1/delayed-notifications",
     "/v1/delayed-notifications/cancel",
     "/v1/endpoints",
+    "/v1/events",
     "/v1/export/subscriptions",
     "/v1/firings",
     "/v1/firings/dismiss",
@@ -86,6 +94,7 @@ const FILTERED: [&str; 18] = [
     "/v1/messages",
     "/v1/messages/end",
     "/v1/messages/resume",
+    "/v1/notifications",
     "/v1/resends",
     "/v1/resends/preview",
     "/v1/slow-firings",
@@ -172,7 +181,6 @@ fn name_failures(
 
 /// The description as `/openapi.json` serves it, without spaces between its tokens.
 pub(crate) fn text() -> Bytes {
-    static TEXT: LazyLock<Bytes> =
-        LazyLock::new(|| described().to_json().expect("a description is always JSON").into());
+    static TEXT: LazyLock<Bytes> = LazyLock::new(|| described().to_string().into());
     TEXT.clone()
 }

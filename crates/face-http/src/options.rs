@@ -4,7 +4,8 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tocsin_directory::{Directory, ldap_error::LdapError};
-use tocsin_http_server::connections::ConnectionOptions;
+use tocsin_http_server::{connections::ConnectionOptions, embedded::EmbeddedFile};
+use tocsin_openid::Provider;
 use tocsin_service::receivers::Receivers;
 use tocsin_sync::Replicas;
 
@@ -38,8 +39,22 @@ pub struct HttpOptions {
     pub receivers: Option<Arc<Receivers>>,
     /// The directory for SCIM; without it, its routes answer 404.
     pub scim: Option<ScimOptions>,
+    /// The directory for its routes; without it, they answer 404.
+    pub entries: Option<Directory>,
     /// Opens the directory for exports; without it, the route answers 404.
     pub directory: Option<OpenDirectory>,
+    /// Files of the web console; without them, its paths answer 404.
+    pub console: Option<&'static [EmbeddedFile]>,
+    /// The script of the web components, for pages of any origin; without it, its path answers 404.
+    pub web_components: Option<&'static EmbeddedFile>,
+    /// Whether the status page is served, without a key; otherwise its path answers 404.
+    pub public_status: bool,
+    /// The address under which browsers reach the face, such as `https://tocsin.example`.
+    pub public_url: Option<String>,
+    /// Logins of the console through an OpenID provider.
+    pub openid: Option<OpenidOptions>,
+    /// Whether the NotifyBC interface is enabled, for the console.
+    pub has_notifybc: bool,
     /// Hosted pages that subscribers see.
     pub pages: Arc<HostedPages>,
 }
@@ -58,10 +73,28 @@ impl Default for HttpOptions {
             sync: None,
             receivers: None,
             scim: None,
+            entries: None,
             directory: None,
+            console: None,
+            web_components: None,
+            public_status: true,
+            public_url: None,
+            openid: None,
+            has_notifybc: false,
             pages: Arc::default(),
         }
     }
+}
+
+/// Logins of the console through an OpenID provider.
+#[derive(Clone)]
+pub struct OpenidOptions {
+    /// The provider.
+    pub provider: Arc<Provider>,
+    /// Name of the provider for display.
+    pub name: String,
+    /// Whether local passwords are rejected.
+    pub only: bool,
 }
 
 /// SCIM over a directory.

@@ -2,6 +2,7 @@
 //! cause.
 
 pub(crate) mod codes; // kinds and codes
+mod directory; // errors of the directory
 
 use std::{error::Error, time::Duration};
 
@@ -13,7 +14,7 @@ use axum::{
 use serde::Serialize;
 use tocsin_http_server::idle_body::BodyIdle;
 use tocsin_model::problem::{CredentialError, Problem, first_of};
-use tocsin_service::ServiceError;
+use tocsin_service::{ServiceError, error::CredentialMisuse};
 use tocsin_sync::{SyncError, SyncLimit};
 use utoipa::ToSchema;
 
@@ -98,6 +99,11 @@ impl Failure {
 
     fn retry_after(self, delay: Duration) -> Failure {
         self.header(header::RETRY_AFTER, HeaderValue::from(delay.as_secs_f64().ceil().max(1.0) as u64))
+    }
+
+    /// The code.
+    pub(crate) fn code(&self) -> &'static str {
+        self.0.body.code
     }
 
     pub(crate) fn status(&self) -> StatusCode {
@@ -190,12 +196,29 @@ fn code_of(cause: CredentialError) -> &'static DocumentCode {
     }
 }
 
+fn misuse_code(misuse: CredentialMisuse) -> &'static DocumentCode {
+    match misuse {
+        CredentialMisuse::Several => SEVERAL_CREDENTIALS,
+        CredentialMisuse::CsrfToken => CSRF_TOKEN,
+        CredentialMisuse::CrossOrigin => CROSS_ORIGIN,
+        CredentialMisuse::InsecureTransport => INSECURE_TRANSPORT,
+        CredentialMisuse::PasswordsDisabled => PASSWORDS_DISABLED,
+    }
+}
+
 impl From<ServiceError> for Failure {
     fn from(error: ServiceError) -> Self {
         let detail = error.to_string();
         match error {
             ServiceError::Unauthenticated(cause, _) => Failure::new(code_of(cause), detail)
                 .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tocsin\"")),
+            ServiceError::LoginFailed(_) => Failure::new(LOGIN_FAILED, detail)
+                .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tocsin\"")),
+            ServiceError::NoRole => Failure::new(NO_ROLE, detail),
+            ServiceError::LoginLocked(wait) => Failure::new(LOGIN_LOCKED, detail).retry_after(wait),
+            ServiceError::ReauthenticationRequired => Failure::new(REAUTHENTICATION_REQUIRED, detail),
+            ServiceError::LastAdminUser(_) => Failure::new(LAST_ADMIN_USER, detail),
+            ServiceError::Misused(misuse, _) => Failure::new(misuse_code(misuse), detail),
             ServiceError::Forbidden(scope) => Failure::new(INSUFFICIENT_SCOPE, detail).with("scope", scope.word()),
             ServiceError::Limited(_) => Failure::new(OUTSIDE_RESOURCES, detail),
             ServiceError::Malformed(problem) => Failure::new(MALFORMED_BODY, detail).problems(vec![problem]),

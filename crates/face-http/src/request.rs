@@ -5,7 +5,7 @@ use std::{str::FromStr, sync::Arc, time::Duration};
 use axum::{
     body::{Body, Bytes},
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
-    http::{HeaderMap, StatusCode, Uri, header, request::Parts},
+    http::{HeaderMap, Method, StatusCode, Uri, header, request::Parts},
 };
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt};
@@ -18,7 +18,9 @@ use tocsin_model::{
     problem::{Code, CredentialError, Problem},
     trace_context::TraceContext,
 };
-use tocsin_service::{BoxError, Caller, ServiceError, inbox::InboxCaller, page, subscribers::Put};
+use tocsin_service::{
+    BoxError, Caller, RunMode, ServiceError, error::CredentialMisuse, inbox::InboxCaller, page, subscribers::Put,
+};
 use tocsin_sync::{Device, Replicas};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use utoipa::IntoParams;
@@ -29,6 +31,7 @@ use crate::{
     problems::{
         Failure, INCOMPLETE_BODY, MALFORMED_HEADER, MALFORMED_PATH, MALFORMED_QUERY, UNSUPPORTED_HEADER, body_failure,
     },
+    session_cookie,
 };
 
 /// Maximum body of a single object.
@@ -50,9 +53,25 @@ impl FromRequestParts<Arc<App>> for Authorized {
         if let Some(caller) = parts.extensions.remove() {
             return Ok(Authorized(caller));
         }
-        let key = shown(&parts.headers)?
-            .ok_or(ServiceError::Unauthenticated(CredentialError::Required, "no key was given"))?;
-        Ok(Authorized(app.service.authenticate(key)?))
+        Ok(Authorized(authenticate(app, &parts.method, &parts.headers)?))
+    }
+}
+
+/// The caller of a request, by its key or by the session in its cookie.
+///
+/// # Errors
+/// `Unauthenticated`: there is no valid credential; `Misused`: there are two, or the request may be forged.
+pub(crate) fn authenticate(app: &App, method: &Method, headers: &HeaderMap) -> Result<Caller, ServiceError> {
+    match (shown(headers)?, session_cookie::token(headers)) {
+        (Some(_), Some(_)) => Err(ServiceError::Misused(
+            CredentialMisuse::Several,
+            "the request has a key and the cookie of a session: send one of them",
+        )),
+        (Some(key), None) => app.service.authenticate(key),
+        (None, Some(token)) => session_cookie::authenticate(app, method, headers, token),
+        (None, None) => {
+            Err(ServiceError::Unauthenticated(CredentialError::Required, "no key and no session was given"))
+        }
     }
 }
 
@@ -116,7 +135,7 @@ impl FromRequestParts<Arc<App>> for InboxAccess {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
-        Ok(InboxAccess(visitor_of(app, &parts.headers, &parts.uri)?))
+        Ok(InboxAccess(visitor_of(app, &parts.method, &parts.headers, &parts.uri)?))
     }
 }
 
@@ -125,19 +144,31 @@ impl FromRequestParts<Arc<App>> for InboxAccess {
 /// # Errors
 /// `Unauthenticated`: no valid key and no valid inbox token.
 pub(crate) fn visitor(app: &App, request: &Request) -> Result<InboxCaller, ServiceError> {
-    visitor_of(app, request.headers(), request.uri())
+    visitor_of(app, request.method(), request.headers(), request.uri())
 }
 
-fn visitor_of(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<InboxCaller, ServiceError> {
-    if let Some(shown) = shown(headers)? {
-        return app.service.visitor(shown);
+fn visitor_of(app: &App, method: &Method, headers: &HeaderMap, uri: &Uri) -> Result<InboxCaller, ServiceError> {
+    match (shown(headers)?, query_token(uri)) {
+        // A session beside a key is an error.
+        (Some(_), _) if session_cookie::token(headers).is_some() => {
+            authenticate(app, method, headers).map(|caller| app.service.visitor_with_session(caller))
+        }
+        (Some(shown), _) => app.service.visitor(shown),
+        // Proxies log URLs, so a key, which may never expire, is not accepted there.
+        (None, Some(queried)) => app.service.visitor_of_address(queried),
+        (None, None) if session_cookie::token(headers).is_some() => {
+            authenticate(app, method, headers).map(|caller| app.service.visitor_with_session(caller))
+        }
+        (None, None) => {
+            Err(ServiceError::Unauthenticated(CredentialError::Required, "no key and no inbox token was given"))
+        }
     }
+}
+
+/// The inbox token in a query.
+pub(crate) fn query_token(uri: &Uri) -> Option<&str> {
     let mut pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    let queried = pairs.find(|(name, _)| *name == "token").map(|(_, token)| token);
-    let queried = queried
-        .ok_or(ServiceError::Unauthenticated(CredentialError::Required, "no key and no inbox token was given"))?;
-    // Proxies log URLs, so a key, which may never expire, is not accepted there.
-    app.service.visitor_of_address(queried)
+    pairs.find(|(name, _)| *name == "token").map(|(_, token)| token)
 }
 
 /// A device, authenticated by its token.
@@ -220,6 +251,36 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<App>> for Parameters<T> {
             }
         }
     }
+}
+
+/// Parameter of an operation that can be counted before it is carried out.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DryRunParameters {
+    /// Whether the operation is only checked and counted; default false.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+}
+
+impl DryRunParameters {
+    /// The mode of the operation.
+    pub(crate) fn mode(&self) -> RunMode {
+        RunMode::of(self.dry_run)
+    }
+}
+
+/// Page parameters of a list that is short as a whole.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WholeListParameters {
+    /// Maximum number of results, 1 to 1,000; default all.
+    #[serde(default)]
+    pub(crate) limit: Option<usize>,
+    /// Cursor from the previous page.
+    #[serde(default)]
+    pub(crate) after: Option<String>,
 }
 
 /// Page parameters of a list without other parameters.

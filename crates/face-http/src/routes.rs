@@ -1,17 +1,25 @@
 //! The routes: one file for each area, each route with its documentation.
 
 mod applications;
+mod audit;
 mod chronicles;
 mod consent;
+mod content;
+mod console;
 mod drain;
 mod events;
+mod explain;
 mod feedback;
+mod backtests;
 mod broadcasts;
 mod inbox_broadcasts;
 mod delayed;
 mod firings;
 mod inbox;
 mod keys;
+mod capacity;
+mod maintenance;
+mod openid;
 mod operations;
 mod pages;
 mod preview;
@@ -26,9 +34,16 @@ mod destinations;
 mod mail_senders;
 mod directory;
 mod endpoints;
+mod exchange_checks;
 mod exchanges;
 mod messages;
 mod schedules;
+mod search;
+mod event_stream; // server-sent events
+mod live;
+mod searches;
+mod series;
+mod session;
 mod sources;
 mod segments;
 mod subscribers;
@@ -38,6 +53,7 @@ mod suppressions;
 mod switches;
 mod tracked;
 mod transfer;
+mod users;
 mod unsubscriptions;
 
 use std::sync::Arc;
@@ -56,6 +72,7 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(base())
         .merge(applications::routes())
         .merge(rules::routes())
+        .merge(backtests::routes())
         .merge(preview::routes())
         .merge(firings::routes())
         .merge(delayed::routes())
@@ -75,14 +92,27 @@ pub(crate) fn documented() -> OpenApiRouter<Arc<App>> {
         .merge(transfer::routes())
         .merge(directory::routes())
         .merge(operations::routes())
+        .merge(explain::routes())
+        .merge(searches::routes())
+        .merge(search::routes())
+        .merge(series::routes())
+        .merge(live::routes())
+        .merge(content::routes())
         .merge(reports::routes())
         .merge(switches::routes())
         .merge(drain::routes())
+        .merge(maintenance::routes())
+        .merge(capacity::routes())
         .merge(exchanges::routes())
+        .merge(exchange_checks::routes())
         .merge(messages::routes())
         .merge(tracked::routes())
         .merge(resends::routes())
         .merge(keys::routes())
+        .merge(audit::routes())
+        .merge(session::routes())
+        .merge(openid::routes())
+        .merge(users::routes())
         .merge(inbox::routes())
         .merge(inbox_broadcasts::routes())
         .merge(broadcasts::routes())
@@ -104,6 +134,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     let (router, _) = documented().split_for_parts();
     router
         .merge(pages::files())
+        .merge(console::files())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         // A single layer, since each layer costs every request a copy of the service.

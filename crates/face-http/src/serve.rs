@@ -21,7 +21,7 @@ use crate::{
     problems::{Failure, MALFORMED_REQUEST},
     rate_limits::{Peer, RateLimits},
     request_metrics::Measures,
-    routes,
+    routes, session_cookie,
 };
 
 /// Serves HTTP/1.1 until `shutdown` completes; then takes no new connection, lets the requests in flight finish for at
@@ -43,6 +43,8 @@ pub async fn serve(
         sync: options.sync.clone(),
         receivers: options.receivers.clone(),
         scim: options.scim.clone(),
+        entries: options.entries.clone(),
+        directory_imports: Arc::new(Semaphore::new(1)),
         directory: options.directory.clone(),
         body_room: Arc::new(Semaphore::new(body_room)),
         body_idle_timeout: options.connections.body_idle_timeout,
@@ -53,9 +55,30 @@ pub async fn serve(
         heartbeat: options.stream_heartbeat,
         write_timeout: options.connections.write_timeout,
         openapi: openapi::text,
+        console: options.console,
+        web_components: options.web_components,
+        public_status: options.public_status,
+        public_origin: options.public_url.as_deref().and_then(session_cookie::origin_of),
+        openid: options.openid.clone(),
+        has_notifybc: options.has_notifybc,
+        is_https: options.public_url.as_deref().is_some_and(|url| url.starts_with("https://")),
         pages: options.pages.clone(),
         stopping: ending.clone(),
     });
+    // Weak, as edits of devices go through the service.
+    if let Some(sync) = options.sync.as_ref().map(Arc::downgrade) {
+        app.service.summarise_sync(Arc::new(move || {
+            let Some(sync) = sync.upgrade() else { return serde_json::Value::Null };
+            let counts = sync.counts();
+            serde_json::json!({
+                "devices": sync.all_devices().len(),
+                "sessions": sync.active_sessions().len(),
+                "waiting_devices": sync.waiting_devices(),
+                "rows": counts.rows,
+                "events_waiting": counts.raised,
+            })
+        }));
+    }
     let router = routes::router(app);
     let shutdown = async {
         shutdown.await;

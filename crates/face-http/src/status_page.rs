@@ -10,11 +10,8 @@ use crate::problems::{DOCUMENT_CODES, Kind};
 pub(crate) const STYLE: &str = include_str!("../assets/style.css");
 pub(crate) const ICON: &str = include_str!("../assets/favicon.svg");
 
-/// Query of the status page without automatic refresh.
-pub(crate) const NO_REFRESH: &str = "refresh=off";
-
-/// The page. `refreshes`: browsers load it again every 5 seconds.
-pub(crate) fn render(status: &Status, refreshes: bool) -> String {
+/// The page.
+pub(crate) fn render(status: &Status) -> String {
     let (backlog, totals, counts) = (&status.backlog, &status.totals, &status.counts);
     let (word, class) = if status.ready { ("ready", "good") } else { ("getting ready", "wait") };
     let mut body = format!(
@@ -74,16 +71,11 @@ pub(crate) fn render(status: &Status, refreshes: bool) -> String {
         table(&mut body, "Applications", ["application", "version", "subscriptions", "index", "state"], rows);
     }
     sources(&mut body, status);
-    let (other, target) = match refreshes {
-        true => ("pause automatic refresh", format!("/?{NO_REFRESH}")),
-        false => ("refresh automatically", "/".to_owned()),
-    };
-    let _ = writeln!(
-        body,
+    body.push_str(
         "</section>\n<footer><a href=\"/explorer/\">API explorer</a> <a href=\"/openapi.json\">OpenAPI</a> \
-         <a href=\"/metrics\">metrics</a> <a href=\"/readyz\">readiness</a> <a href=\"{target}\">{other}</a></footer>",
+         <a href=\"/metrics\">metrics</a> <a href=\"/readyz\">readiness</a> <a href=\"/status\">reload</a></footer>\n",
     );
-    page("Tocsin", &body, refreshes)
+    page("Tocsin", &body)
 }
 
 /// Event sources. Their error texts can contain event data, so they are not shown here.
@@ -116,18 +108,17 @@ pub(crate) fn problem(kind: &Kind) -> String {
         codes.map(|code| format!("<li><code>{}</code>: {}</li>", code.word, escape(code.meaning))).collect();
     let body = format!(
         "<header><h1>{}</h1><p>Status {}</p></header>\n<section><p>{}</p><ul>{codes}</ul></section>\n\
-         <footer><a href=\"/\">Status</a> <a href=\"/explorer/\">API explorer</a></footer>\n",
+         <footer><a href=\"/\">Start page</a> <a href=\"/explorer/\">API explorer</a></footer>\n",
         escape(kind.title),
         kind.status.as_u16(),
         escape(kind.help),
     );
-    page(kind.title, &body, false)
+    page(kind.title, &body)
 }
 
-fn page(title: &str, body: &str, refreshes: bool) -> String {
-    let refresh = if refreshes { "<meta http-equiv=\"refresh\" content=\"5\">" } else { "" };
+fn page(title: &str, body: &str) -> String {
     format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{}</title>{refresh}\
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{}</title>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <link rel=\"stylesheet\" href=\"/style.css\"><link rel=\"icon\" href=\"/favicon.svg\"></head>\n\
          <body><main>\n{body}</main></body></html>\n",

@@ -7,6 +7,7 @@ mod events; // submissions and event batches
 mod notifications; // notification batches, attempts and outcomes
 mod traces; // traces of one object
 mod status; // status of the platform
+mod reasons; // codes and parameters of stored reasons
 mod suspensions; // suspensions
 mod keys; // API keys
 
@@ -18,8 +19,14 @@ pub(crate) mod endpoints; // failing endpoints of devices
 pub(crate) mod exchanges; // throttles and receive locations
 pub(crate) mod previews; // input of previews and test messages
 pub(crate) mod resends; // requests to send failed notifications again
+pub(crate) mod backtests; // two versions of a rule over stored events
+pub(crate) mod explanations; // why a notification was sent, or was not
 pub(crate) mod rule_tests; // input of rule tests
 pub(crate) mod schedules; // previews and progress of schedules
+pub(crate) mod capacity; // capacity plans, vectors, published examples, derived profiles
+pub(crate) mod maintenance; // backups, drills, configuration, examination, log
+pub(crate) mod directory; // entries, schema and access rules of the directory
+pub(crate) mod users; // users of the console, sessions, logins
 pub(crate) mod segments; // segments, previews, memberships
 pub(crate) mod sources; // status of event sources
 pub(crate) mod subscribers; // subscribers and their devices

@@ -174,7 +174,8 @@ impl Face {
             headers: &parts.headers,
             authorization_url: keys.and_then(KeySet::authorization_url),
         };
-        call.answer(endpoint.operation, body).await
+        let action = format!("notifybc.{} {}", parts.method, endpoint.path);
+        self.notifybc.audited(&context, &action, path, call.answer(endpoint.operation, body)).await
     }
 }
 

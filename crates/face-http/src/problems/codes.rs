@@ -24,6 +24,14 @@ kinds! {
         "The body, an address or a parameter does not have the form it should. If known, `problems` has the line and column.";
     UNAUTHENTICATED "unauthenticated" UNAUTHORIZED "A good key is needed"
         "Send `Authorization: Bearer tocsin_...` with a key that exists, has not been removed and has not expired. A request that was waiting when its key ended may have done its work: look before you repeat it.";
+    LOGIN "login-failed" UNAUTHORIZED "The login failed"
+        "Check the name and the password, or request another link. The response is the same for an unknown name.";
+    REAUTHENTICATION "reauthentication-required" FORBIDDEN "A recent proof of identity is needed"
+        "Send the password to `/v1/session/reauthenticate`, then repeat the request within ten minutes.";
+    CROSS_SITE "cross-site-request" FORBIDDEN "The request may be forged"
+        "A change with a session comes from a page of this server, with the header `X-Tocsin-CSRF`. Programs use a key instead.";
+    INSECURE_TRANSPORT_KIND "insecure-transport" FORBIDDEN "The transport is not encrypted"
+        "Open the console over https, or as http://127.0.0.1 on the machine of the server. Behind a proxy, set `http.public_url`.";
     FORBIDDEN "forbidden" FORBIDDEN "The key may not do this"
         "The key is valid but lacks the scope named in `scope`. Create a key with this scope, or ask an administrator.";
     UNVERIFIED "unverified-webhook" FORBIDDEN "The webhook is not verified"
@@ -42,6 +50,8 @@ kinds! {
         "Each of `drops` is stored and would be lost from sight. Keep it in the definition, or allow it by its name: `?allow_drop=a.b,c.d`.";
     LAST_ADMIN "last-admin-key" CONFLICT "It is the last admin key"
         "Without a key of the scope `admin` no further keys could be created. Create another one first, then remove this one.";
+    LAST_ADMIN_USER_KIND "last-admin-user" CONFLICT "It is the last administrator"
+        "One enabled user has the role `admin` at all times. Give the role to another user first.";
     KEY_REUSED "idempotency-key-reused" CONFLICT "The idempotency key came before with other content"
         "A key stands for one content. Send the same content again, or choose a new key.";
     OUTDATED "outdated" GONE "It is too old"
@@ -100,6 +110,17 @@ document_codes! {
     CREDENTIALS_REVOKED "credentials_revoked" UNAUTHENTICATED "The key or token was revoked.";
     CREDENTIALS_CHANGED "credentials_changed" UNAUTHENTICATED
         "The scopes of the key were changed during the request; send it again.";
+    SEVERAL_CREDENTIALS "several_credentials" MALFORMED "The request has a key and the cookie of a session.";
+    LOGIN_FAILED "login_failed" LOGIN "The name, the password or the link is wrong.";
+    NO_ROLE "no_role" FORBIDDEN "The user of the OpenID provider has no role here.";
+    PASSWORDS_DISABLED "passwords_disabled" FORBIDDEN "Users log in through the OpenID provider only.";
+    LOGIN_LOCKED "login_locked" TOO_MANY "Too many logins with this name failed from this network.";
+    REAUTHENTICATION_REQUIRED "reauthentication_required" REAUTHENTICATION
+        "The last proof of identity is older than ten minutes.";
+    CSRF_TOKEN "csrf_token" CROSS_SITE "The header `X-Tocsin-CSRF` is missing or wrong.";
+    CROSS_ORIGIN "cross_origin" CROSS_SITE "The request does not come from a page of this server.";
+    INSECURE_TRANSPORT "insecure_transport" INSECURE_TRANSPORT_KIND
+        "A login over plain HTTP is possible on a loopback host only.";
     INSUFFICIENT_SCOPE "insufficient_scope" FORBIDDEN "The key lacks the scope in `scope`.";
     OUTSIDE_RESOURCES "outside_resources" FORBIDDEN "The key is limited to other resources.";
     DEVICE_NOT_PERMITTED "device_not_permitted" FORBIDDEN "The token of the device does not permit this.";
@@ -108,14 +129,17 @@ document_codes! {
     WEBHOOK_STALE "webhook_stale" UNVERIFIED "The time of the webhook is outside of the replay window.";
     WEBHOOK_CERTIFICATE "webhook_certificate" UNVERIFIED "The certificate of the webhook's signature cannot be used.";
     WEBHOOK_TOPIC "webhook_topic" UNVERIFIED "The webhook is of another topic than the configured one.";
+    DIRECTORY_DISABLED "directory_disabled" NOT_FOUND "No directory is configured on the server.";
     NOT_FOUND_CODE "not_found" NOT_FOUND "The object does not exist, or is outside of the resources of the key.";
     ROUTE_NOT_FOUND "route_not_found" NOT_FOUND "There is no route with this path.";
     METHOD_NOT_ALLOWED_CODE "method_not_allowed" METHOD_NOT_ALLOWED "The route does not support the method.";
     REQUEST_TIMEOUT "request_timeout" TIMEOUT "The body arrived too slowly.";
     ALREADY_EXISTS "already_exists" TAKEN "An object of this name exists.";
+    ENTRY_HAS_CHILDREN "entry_has_children" IN_USE "The entry of the directory has entries below it.";
     IN_USE_CODE "in_use" IN_USE "Another object refers to this one.";
     WOULD_DROP_DATA "would_drop_data" WOULD_DROP "The definition would drop stored data; `drops` lists the paths.";
     LAST_ADMIN_KEY "last_admin_key" LAST_ADMIN "The key is the last one with the scope `admin`.";
+    LAST_ADMIN_USER "last_admin_user" LAST_ADMIN_USER_KIND "The user is the last enabled one with the role `admin`.";
     IDEMPOTENCY_KEY_REUSED "idempotency_key_reused" KEY_REUSED "The idempotency key was used for other content.";
     OUTDATED_CODE "outdated" OUTDATED "The cursor or session is too old.";
     PRECONDITION_FAILED "precondition_failed" CHANGED "`If-Match` or `If-None-Match` does not hold.";

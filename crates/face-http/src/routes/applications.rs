@@ -8,16 +8,20 @@ use axum::{
 use serde::Deserialize;
 use tocsin_model::id::Name;
 use tocsin_service::{
-    ServiceError,
+    Page, ServiceError,
     applications::{ApplyOptions, Expected},
 };
+use tocsin_store::records::ApplicationVersion;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     app::App,
     problems::{CONFIRMATION_REQUIRED, Failure, MALFORMED_BODY},
-    request::{Authorized, Condition, Parameters, SINGLE_BYTES_MAX, Segments, id, media_type, parts, take_body},
+    request::{
+        Authorized, Condition, Parameters, SINGLE_BYTES_MAX, Segments, WholeListParameters, id, media_type, parts,
+        take_body,
+    },
     responses::{Failures, json, located, tagged},
     wire::{ApplicationBody, AppliedBody, ChannelProbeBody, CheckedBody, List, RematchedBody},
 };
@@ -58,14 +62,19 @@ pub(super) async fn expected_version(
 }
 
 /// The applications, by name.
-#[utoipa::path(get, path = "/v1/applications", tag = "applications", responses((status = 200, body = List<ApplicationBody>), Failures))]
-async fn list(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+#[utoipa::path(get, path = "/v1/applications", tag = "applications", params(WholeListParameters), responses((status = 200, body = List<ApplicationBody>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<WholeListParameters>,
+) -> Result<Response, Failure> {
     let found = app.service.applications(&caller).await?;
-    let items = found.into_iter().map(|(stored, running)| {
+    let page = Page::of_whole(found, asked.after.as_deref(), asked.limit, |(stored, _)| stored.name.to_string())?;
+    let page = page.map(|(stored, running)| {
         let author_name = app.service.key_name(&stored.author);
         ApplicationBody::new(stored, running.as_deref(), author_name, false)
     });
-    Ok(json(StatusCode::OK, &List { items: items.collect(), next: None }))
+    Ok(json(StatusCode::OK, &List::from(page)))
 }
 
 /// One application, with its definition. Its tag is its version.
@@ -156,20 +165,22 @@ async fn remove(
 }
 
 /// All versions, newest first. They stay when the application is removed.
-#[utoipa::path(get, path = "/v1/applications/{application}/history", tag = "applications", params(("application" = String, Path)), responses((status = 200, body = List<ApplicationBody>), Failures))]
+#[utoipa::path(get, path = "/v1/applications/{application}/history", tag = "applications", params(("application" = String, Path), WholeListParameters), responses((status = 200, body = List<ApplicationBody>), Failures))]
 async fn history(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(name): Segments<String>,
+    Parameters(asked): Parameters<WholeListParameters>,
 ) -> Result<Response, Failure> {
     let name = id::<Name>(&name)?;
     let (versions, running) = app.service.application_history(&caller, &name).await?;
-    let items = versions.into_iter().map(|stored| {
+    let newest_first = |stored: &ApplicationVersion| format!("{:010}", u32::MAX - stored.version);
+    let page = Page::of_whole(versions, asked.after.as_deref(), asked.limit, newest_first)?;
+    let page = page.map(|stored| {
         let author_name = app.service.key_name(&stored.author);
         ApplicationBody::new(stored, running.as_deref(), author_name, true)
     });
-    let items = items.collect();
-    Ok(json(StatusCode::OK, &List { items, next: None }))
+    Ok(json(StatusCode::OK, &List::from(page)))
 }
 
 /// Sends failed event batches to be matched again.

@@ -14,7 +14,7 @@ use tocsin_model::{
     problem::{Code, Problem},
     time::Timestamp,
 };
-use tocsin_service::{ServiceError, exchanges::AppliedExchange, page};
+use tocsin_service::{Page, ServiceError, exchanges::AppliedExchange, page};
 use tocsin_store::spool::{StoredExchange, ThrottleChange};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -23,7 +23,7 @@ use super::applications::{expected_version, yaml};
 use crate::{
     app::App,
     problems::Failure,
-    request::{Authorized, JsonBody, Parameters, Segments, id},
+    request::{Authorized, JsonBody, Parameters, Segments, WholeListParameters, id},
     responses::{Failures, json, tagged},
     wire::{
         DifferenceBody, List,
@@ -44,11 +44,16 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 }
 
 /// The exchanges, by name.
-#[utoipa::path(get, path = "/v1/exchanges", tag = "exchanges", responses((status = 200, body = List<ExchangeBody>), Failures))]
-async fn exchanges(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
-    let stored = app.service.stored_exchanges(&caller).await?;
-    let items = stored.into_iter().map(|(stored, running)| ExchangeBody::new(&app, stored, running, false)).collect();
-    Ok(json(StatusCode::OK, &List { items, next: None }))
+#[utoipa::path(get, path = "/v1/exchanges", tag = "exchanges", params(WholeListParameters), responses((status = 200, body = List<ExchangeBody>), Failures))]
+async fn exchanges(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<WholeListParameters>,
+) -> Result<Response, Failure> {
+    let found = app.service.stored_exchanges(&caller).await?;
+    let page = Page::of_whole(found, asked.after.as_deref(), asked.limit, |(stored, _)| stored.name.to_string())?;
+    let page = page.map(|(stored, running)| ExchangeBody::new(&app, stored, running, false));
+    Ok(json(StatusCode::OK, &List::from(page)))
 }
 
 /// One exchange, with its definition. Its tag is its version.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use tocsin_model::{id::Name, time::Timestamp};
-use tocsin_service::{firings::SlowFiring, page};
+use tocsin_service::{Page, firings::SlowFiring, page};
 use tocsin_store::journal::{Firing, FiringFilter, FiringStatus, RuleStop};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -11,7 +11,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     app::App,
     problems::Failure,
-    request::{Authorized, JsonBody, Parameters, Segments, id},
+    request::{Authorized, DryRunParameters, JsonBody, Parameters, Segments, id},
     responses::{Failures, json},
     wire::{List, millis},
 };
@@ -96,39 +96,64 @@ async fn slow(
 }
 
 /// Fires rules for the event batches that they missed, with the present subscriptions.
-#[utoipa::path(post, path = "/v1/firings/refire", tag = "operations", request_body = FiringFilterBody, responses((status = 200, body = RefiredBody), Failures))]
+#[utoipa::path(post, path = "/v1/firings/refire", tag = "operations", params(DryRunParameters), request_body = FiringFilterBody, responses((status = 200, body = RefiredBody), Failures))]
 async fn refire(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    JsonBody(asked): JsonBody<FiringFilterBody>,
+    Parameters(asked): Parameters<DryRunParameters>,
+    JsonBody(body): JsonBody<FiringFilterBody>,
 ) -> Result<Response, Failure> {
-    let (filter, all) = asked.filter();
-    let refired = app.service.refire(&caller, &filter, all).await?;
+    let (filter, all) = body.filter();
+    let refired = app.service.refire(&caller, &filter, all, asked.mode()).await?;
     let failed = refired.failed.into_iter().map(|(id, reason)| FailedAgainBody { id, reason }).collect();
-    Ok(json(StatusCode::OK, &RefiredBody { batches: refired.batches, failed }))
+    Ok(json(StatusCode::OK, &RefiredBody { batches: refired.batches, failed, dry_run: asked.dry_run }))
 }
 
 /// Dismisses missed firings without running them.
-#[utoipa::path(post, path = "/v1/firings/dismiss", tag = "operations", request_body = FiringFilterBody, responses((status = 200, body = DismissedBody), Failures))]
+#[utoipa::path(post, path = "/v1/firings/dismiss", tag = "operations", params(DryRunParameters), request_body = FiringFilterBody, responses((status = 200, body = DismissedBody), Failures))]
 async fn dismiss(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    JsonBody(asked): JsonBody<FiringFilterBody>,
+    Parameters(asked): Parameters<DryRunParameters>,
+    JsonBody(body): JsonBody<FiringFilterBody>,
 ) -> Result<Response, Failure> {
-    let (filter, all) = asked.filter();
-    let batches = app.service.dismiss_firings(&caller, &filter, all).await?;
-    Ok(json(StatusCode::OK, &DismissedBody { batches }))
+    let (filter, all) = body.filter();
+    let batches = app.service.dismiss_firings(&caller, &filter, all, asked.mode()).await?;
+    Ok(json(StatusCode::OK, &DismissedBody { batches, dry_run: asked.dry_run }))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct StoppedParameters {
+    /// Filter by application.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    application: Option<Name>,
+    /// Maximum number of results, 1 to 1,000; default all.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// Cursor from the previous page.
+    #[serde(default)]
+    after: Option<String>,
 }
 
 /// The rules that are stopped, by application and name.
-#[utoipa::path(get, path = "/v1/stopped-rules", tag = "operations", responses((status = 200, body = List<RuleStopBody>), Failures))]
-async fn stopped(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
-    let items = app.service.stopped_rules(&caller)?.into_iter().map(|stop| {
+#[utoipa::path(get, path = "/v1/stopped-rules", tag = "operations", params(StoppedParameters), responses((status = 200, body = List<RuleStopBody>), Failures))]
+async fn stopped(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<StoppedParameters>,
+) -> Result<Response, Failure> {
+    let mut found = app.service.stopped_rules(&caller)?;
+    found.retain(|stop| asked.application.as_ref().is_none_or(|application| stop.application == *application));
+    let rule = |stop: &RuleStop| format!("{} {}", stop.application, stop.rule);
+    let page = Page::of_whole(found, asked.after.as_deref(), asked.limit, rule)?;
+    let page = page.map(|stop| {
         let by_name = app.service.key_name(&stop.by);
         RuleStopBody { by_name, ..stop.into() }
     });
-    let items = items.collect();
-    Ok(json(StatusCode::OK, &List { items, next: None }))
+    Ok(json(StatusCode::OK, &List::from(page)))
 }
 
 /// Stops a rule until it is resumed. Missed firings are listed.
@@ -266,6 +291,9 @@ struct RefiredBody {
     batches: u64,
     /// Firings that failed again. They stay listed.
     failed: Vec<FailedAgainBody>,
+    /// Whether nothing was changed, as requested.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    dry_run: bool,
 }
 
 /// A firing that failed again.
@@ -281,6 +309,9 @@ struct FailedAgainBody {
 #[schema(as = Dismissed)]
 struct DismissedBody {
     batches: u64,
+    /// Whether nothing was changed, as requested.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    dry_run: bool,
 }
 
 /// A rule that is stopped.

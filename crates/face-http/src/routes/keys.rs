@@ -1,30 +1,49 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use tocsin_service::{keys::NewKey, roles::ROLES};
+use tocsin_model::{
+    definition::parse_duration,
+    problem::{Code, Problem},
+};
+use tocsin_service::{Page, ServiceError, keys::NewKey, roles::ROLES};
+use tocsin_store::records::ApiKey;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     app::App,
     problems::Failure,
-    request::{Authorized, JsonBody, Segments},
+    request::{Authorized, JsonBody, Parameters, Segments, WholeListParameters},
     responses::{Failures, json, located},
-    wire::{KeyBody, List, NewKeyBody, RoleBody},
+    wire::{KeyBody, KeyRotationBody, List, NewKeyBody, RoleBody, RotatedKeyBody},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(list, make)).routes(routes!(remove)).routes(routes!(roles))
+    OpenApiRouter::new()
+        .routes(routes!(list, make))
+        .routes(routes!(remove))
+        .routes(routes!(rotate))
+        .routes(routes!(roles))
 }
 
 /// All keys, oldest first, without their secrets. A limited key sees the keys within its resources.
-#[utoipa::path(get, path = "/v1/keys", tag = "keys", responses((status = 200, body = List<KeyBody>), Failures))]
-async fn list(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
+#[utoipa::path(get, path = "/v1/keys", tag = "keys", params(WholeListParameters), responses((status = 200, body = List<KeyBody>), Failures))]
+async fn list(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<WholeListParameters>,
+) -> Result<Response, Failure> {
     let keys = app.service.api_keys(&caller).await?;
-    Ok(json(StatusCode::OK, &List { items: keys.into_iter().map(KeyBody::from).collect(), next: None }))
+    let body = |key: ApiKey| {
+        let used = app.service.key_use(&key.id);
+        KeyBody::from(key).used(used)
+    };
+    let oldest_first = |key: &ApiKey| format!("{:020} {}", key.created_at.0, key.id);
+    let page = Page::of_whole(keys, asked.after.as_deref(), asked.limit, oldest_first)?;
+    Ok(json(StatusCode::OK, &List::from(page.map(body))))
 }
 
 /// Creates a key. It is returned only once. A caller cannot grant scopes, resources or a lifetime beyond those of its
@@ -59,6 +78,31 @@ async fn remove(
 ) -> Result<Response, Failure> {
     app.service.remove_api_key(&caller, &key).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Replaces a key by a new one with the same description, scopes, resources and expiry, which is returned only once. The old
+/// one stays valid for `overlap`.
+#[utoipa::path(post, path = "/v1/keys/{id}/rotate", tag = "keys", params(("id" = String, Path)), request_body = KeyRotationBody, responses((status = 201, body = RotatedKeyBody), Failures))]
+async fn rotate(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments(key): Segments<String>,
+    JsonBody(asked): JsonBody<KeyRotationBody>,
+) -> Result<Response, Failure> {
+    let overlap = match asked.overlap.as_deref() {
+        None => Duration::from_secs(86_400),
+        Some("0" | "0s") => Duration::ZERO,
+        Some(text) => parse_duration(text).map_err(|why| {
+            let problem = Problem::new(Code::InvalidFormat, "overlap", why).param("format", "duration");
+            ServiceError::from(problem.hint("give a duration, such as `24h`"))
+        })?,
+    };
+    let (made, replaced_expires_at) = app.service.rotate_api_key(&caller, &key, overlap).await?;
+    let path = format!("/v1/keys/{}", made.kept.id);
+    let body = RotatedKeyBody { key: made.into(), replaces: key, replaced_expires_at };
+    let mut response = located(json(StatusCode::CREATED, &body), path);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
 }
 
 /// The roles that a key can be made with: named sets of scopes.

@@ -33,8 +33,8 @@ use crate::{
     app::App,
     problems::{Failure, MALFORMED_HEADER},
     request::{
-        Authorized, BodyRoom, BufferedBody, JsonBody, Parameters, Segments, id, idempotency_key, parts, query_id,
-        take_body,
+        Authorized, BodyRoom, BufferedBody, DryRunParameters, JsonBody, Parameters, Segments, id, idempotency_key,
+        parts, query_id, take_body,
     },
     responses::{Failures, json, located},
     wire::{List, TraceContextBody},
@@ -274,41 +274,45 @@ async fn reply(
 
 /// Resumes suspended messages: unroutable ones are routed again, failed ones are sent again with a fresh retry
 /// schedule.
-#[utoipa::path(post, path = "/v1/messages/resume", tag = "exchanges", request_body = FilterBody, responses((status = 200, body = ActedBody), Failures))]
+#[utoipa::path(post, path = "/v1/messages/resume", tag = "exchanges", params(DryRunParameters), request_body = FilterBody, responses((status = 200, body = ActedBody), Failures))]
 async fn resume(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
+    Parameters(asked): Parameters<DryRunParameters>,
     JsonBody(filter): JsonBody<FilterBody>,
 ) -> Result<Response, Failure> {
-    let acted = app.service.resume_messages(&caller, filter.read()?).await?;
-    Ok(json(StatusCode::OK, &ActedBody::from(acted)))
+    let acted = app.service.resume_messages(&caller, filter.read()?, asked.mode()).await?;
+    Ok(json(StatusCode::OK, &ActedBody { dry_run: asked.dry_run, ..acted.into() }))
 }
 
 /// Cancels messages: no further leg is sent. Applies to suspended messages, unless `standing` is `open`.
-#[utoipa::path(post, path = "/v1/messages/end", tag = "exchanges", request_body = FilterBody, responses((status = 200, body = ActedBody), Failures))]
+#[utoipa::path(post, path = "/v1/messages/end", tag = "exchanges", params(DryRunParameters), request_body = FilterBody, responses((status = 200, body = ActedBody), Failures))]
 async fn end(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
+    Parameters(asked): Parameters<DryRunParameters>,
     JsonBody(filter): JsonBody<FilterBody>,
 ) -> Result<Response, Failure> {
-    let acted = app.service.end_messages(&caller, filter.read()?).await?;
-    Ok(json(StatusCode::OK, &ActedBody::from(acted)))
+    let acted = app.service.end_messages(&caller, filter.read()?, asked.mode()).await?;
+    Ok(json(StatusCode::OK, &ActedBody { dry_run: asked.dry_run, ..acted.into() }))
 }
 
 /// Edits suspended messages: bodies or parts of them, media types, properties. Properties from the body are promoted
 /// again. With `resume` they are resumed at once: unroutable ones are routed again, failed ones are sent to the same
 /// send port. The original version is kept.
-#[utoipa::path(post, path = "/v1/messages/edit", tag = "exchanges", request_body = EditMessagesBody, responses((status = 200, body = EditedMessagesBody), Failures))]
+#[utoipa::path(post, path = "/v1/messages/edit", tag = "exchanges", params(DryRunParameters), request_body = EditMessagesBody, responses((status = 200, body = EditedMessagesBody), Failures))]
 async fn edit(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    JsonBody(asked): JsonBody<EditMessagesBody>,
+    Parameters(asked): Parameters<DryRunParameters>,
+    JsonBody(EditMessagesBody { messages, edit, resume }): JsonBody<EditMessagesBody>,
 ) -> Result<Response, Failure> {
-    let EditMessagesBody { messages, edit, resume } = asked;
     let is_one = messages.id.is_some();
-    let (edited, resumed) = app.service.edit_messages(&caller, messages.read()?, &edit.read(is_one)?, resume).await?;
+    let (which, edit) = (messages.read()?, edit.read(is_one)?);
+    let (edited, resumed) = app.service.edit_messages(&caller, which, &edit, resume, asked.mode()).await?;
     let unchanged = edited.unchanged.into_iter().map(|(id, reason)| UnchangedBody { id, reason }).collect();
-    let body = EditedMessagesBody { messages: edited.messages.len() as u64, unchanged, resumed: resumed.messages };
+    let (messages, dry_run) = (edited.messages.len() as u64, asked.dry_run);
+    let body = EditedMessagesBody { messages, unchanged, resumed: resumed.messages, dry_run };
     Ok(json(StatusCode::OK, &body))
 }
 
@@ -416,6 +420,9 @@ struct EditedMessagesBody {
     unchanged: Vec<UnchangedBody>,
     /// Number of them that were resumed.
     resumed: u64,
+    /// Whether nothing was changed, as requested.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    dry_run: bool,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -509,11 +516,14 @@ struct ActedBody {
     messages: u64,
     /// Number of legs to send ports.
     legs: u64,
+    /// Whether nothing was changed, as requested.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    dry_run: bool,
 }
 
 impl From<AffectedCounts> for ActedBody {
     fn from(AffectedCounts { messages, legs }: AffectedCounts) -> Self {
-        ActedBody { messages, legs }
+        ActedBody { messages, legs, dry_run: false }
     }
 }
 

@@ -6,7 +6,7 @@ use tocsin_model::{
     id::{EventBatchId, Name, NotificationBatchId, NotificationId, StoredNumber},
     problem::{Code, Problem},
 };
-use tocsin_service::{Caller, ServiceError, page, trace::Subject};
+use tocsin_service::{Caller, ServiceError, page, suspensions::GroupBy, trace::Subject};
 use tocsin_store::journal::{Resolution, SuspensionFilter};
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -14,11 +14,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     app::App,
     problems::{Failure, MALFORMED_PATH},
-    request::{Authorized, JsonBody, Parameters, Segments, id},
+    request::{Authorized, DryRunParameters, JsonBody, Parameters, Segments, id},
     responses::{Failures, json},
     wire::{
         EditBody, EditedBody, EventBatchBody, FilterBody, List, Named, NotificationBatchBody, NotificationBody,
-        ResolvedBody, StatusBody, SuspendedBody, SuspensionBody, TraceBody,
+        ResolvedBody, StatusBody, SuspendedBody, SuspensionBody, SuspensionGroupsBody, TraceBody,
     },
 };
 
@@ -33,6 +33,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(notification))
         .routes(routes!(trace))
         .routes(routes!(suspensions))
+        .routes(routes!(suspension_groups))
         .routes(routes!(suspension))
         .routes(routes!(edit))
         .routes(routes!(resume))
@@ -219,6 +220,49 @@ async fn suspensions(
     Ok(json(StatusCode::OK, &List::from(found.map(SuspensionBody::from))))
 }
 
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct GroupParameters {
+    /// Members by which suspensions are grouped, separated by commas: `application`, `channel`, `reason`. Default:
+    /// `reason,channel`.
+    #[serde(default)]
+    by: Option<String>,
+    /// Filter by application.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    application: Option<Name>,
+    /// Filter by channel.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    channel: Option<Name>,
+    /// Filter by notification class.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    class: Option<Name>,
+    /// Filter by text that the reason contains.
+    #[serde(default)]
+    reason: Option<String>,
+    /// Filter by time of suspension: before this time.
+    #[serde(default)]
+    #[param(value_type = Option<String>, format = DateTime)]
+    before: Option<tocsin_model::time::Timestamp>,
+}
+
+/// Counts suspensions by groups, those with the most notifications first.
+#[utoipa::path(get, path = "/v1/suspensions/groups", tag = "operations", params(GroupParameters), responses((status = 200, body = SuspensionGroupsBody), Failures))]
+async fn suspension_groups(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<GroupParameters>,
+) -> Result<Response, Failure> {
+    let GroupParameters { by, application, channel, class, reason, before } = asked;
+    let by = GroupBy::read(by.as_deref().unwrap_or("reason,channel"))?;
+    let filter = SuspensionFilter { id: None, application, channel, batch: None, class, reason, before };
+    let found = app.service.suspension_groups(&caller, &filter, by).await?;
+    Ok(json(StatusCode::OK, &SuspensionGroupsBody::from(found)))
+}
+
 /// A suspension with its first notifications: their fields, attempts and recipients, and what they would say if they were
 /// resumed now.
 #[utoipa::path(get, path = "/v1/suspensions/{id}", tag = "operations", params(("id" = u64, Path)), responses((status = 200, body = SuspendedBody), Failures))]
@@ -232,16 +276,19 @@ async fn suspension(
 }
 
 /// Changes what suspended notifications say or where they go, once they are resumed.
-#[utoipa::path(put, path = "/v1/suspensions/{id}/edit", tag = "operations", params(("id" = u64, Path)), request_body = EditBody, responses((status = 200, body = EditedBody), Failures))]
+#[utoipa::path(put, path = "/v1/suspensions/{id}/edit", tag = "operations", params(("id" = u64, Path), DryRunParameters), request_body = EditBody, responses((status = 200, body = EditedBody), Failures))]
 async fn edit(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
     Segments(number): Segments<String>,
+    Parameters(asked): Parameters<DryRunParameters>,
     JsonBody(EditBody { notifications, edit }): JsonBody<EditBody>,
 ) -> Result<Response, Failure> {
     let number = suspension_number(&number)?;
-    let id = app.service.edit_suspension(&caller, number, notifications.as_deref(), edit).await?;
-    Ok(json(StatusCode::OK, &EditedBody { id }))
+    let only = notifications.as_deref();
+    let edited = app.service.edit_suspension(&caller, number, only, edit, asked.mode()).await?;
+    let (id, notifications) = (edited.id, edited.notifications);
+    Ok(json(StatusCode::OK, &EditedBody { id, notifications, dry_run: asked.dry_run }))
 }
 
 fn suspension_number(text: &str) -> Result<u64, Failure> {
@@ -250,27 +297,34 @@ fn suspension_number(text: &str) -> Result<u64, Failure> {
 }
 
 /// Makes suspended notifications due again, with a fresh retry schedule.
-#[utoipa::path(post, path = "/v1/suspensions/resume", tag = "operations", request_body = FilterBody, responses((status = 200, body = ResolvedBody), Failures))]
+#[utoipa::path(post, path = "/v1/suspensions/resume", tag = "operations", params(DryRunParameters), request_body = FilterBody, responses((status = 200, body = ResolvedBody), Failures))]
 async fn resume(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    JsonBody(asked): JsonBody<FilterBody>,
+    Parameters(asked): Parameters<DryRunParameters>,
+    JsonBody(filter): JsonBody<FilterBody>,
 ) -> Result<Response, Failure> {
-    resolve(&app, &caller, asked, Resolution::Resume).await
+    resolve(&app, &caller, (filter, asked), Resolution::Resume).await
 }
 
 /// Closes suspended notifications without sending them.
-#[utoipa::path(post, path = "/v1/suspensions/end", tag = "operations", request_body = FilterBody, responses((status = 200, body = ResolvedBody), Failures))]
+#[utoipa::path(post, path = "/v1/suspensions/end", tag = "operations", params(DryRunParameters), request_body = FilterBody, responses((status = 200, body = ResolvedBody), Failures))]
 async fn end(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
-    JsonBody(asked): JsonBody<FilterBody>,
+    Parameters(asked): Parameters<DryRunParameters>,
+    JsonBody(filter): JsonBody<FilterBody>,
 ) -> Result<Response, Failure> {
-    resolve(&app, &caller, asked, Resolution::End).await
+    resolve(&app, &caller, (filter, asked), Resolution::End).await
 }
 
-async fn resolve(app: &App, caller: &Caller, asked: FilterBody, resolution: Resolution) -> Result<Response, Failure> {
-    let all = asked.all;
-    let notifications = app.service.resolve_suspensions(caller, &asked.filter(), all, resolution).await?;
-    Ok(json(StatusCode::OK, &ResolvedBody { notifications }))
+async fn resolve(
+    app: &App,
+    caller: &Caller,
+    (filter, asked): (FilterBody, DryRunParameters),
+    resolution: Resolution,
+) -> Result<Response, Failure> {
+    let (all, mode) = (filter.all, asked.mode());
+    let notifications = app.service.resolve_suspensions(caller, &filter.filter(), all, resolution, mode).await?;
+    Ok(json(StatusCode::OK, &ResolvedBody { notifications, dry_run: asked.dry_run }))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::{Path, RawQuery, State},
+    extract::{Path, State},
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Redirect, Response},
     routing::get,
@@ -26,7 +26,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 /// Pages and files, which are no part of the API.
 pub(crate) fn files() -> Router<Arc<App>> {
     Router::new()
-        .route("/", get(status))
+        .route("/status", get(status))
         .route("/style.css", get(async || ([(header::CONTENT_TYPE, "text/css; charset=utf-8")], status_page::STYLE)))
         .route("/favicon.svg", get(async || ([(header::CONTENT_TYPE, "image/svg+xml")], status_page::ICON)))
         .route("/openapi.json", get(openapi_json))
@@ -68,10 +68,12 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-/// The status page; with `?refresh=off` browsers do not load it again.
-async fn status(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Response {
-    let refreshes = query.as_deref() != Some(status_page::NO_REFRESH);
-    html(status_page::render(&app.service.totals(), refreshes))
+/// The status page, unless the configuration closes it.
+async fn status(State(app): State<Arc<App>>) -> Response {
+    match app.public_status {
+        true => html(status_page::render(&app.service.totals())),
+        false => Failure::no_route("/status").into_response(),
+    }
 }
 
 async fn openapi_json(State(app): State<Arc<App>>) -> Response {

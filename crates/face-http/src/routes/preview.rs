@@ -24,7 +24,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 }
 
 /// Previews a notification: each part with its template and the places that were searched for it. Sends nothing and
-/// stores nothing.
+/// stores nothing; the HTML part is kept in memory for ten minutes, at the path `html`.
 ///
 /// The event is a stored one or one that is written; the subscriber too. With `definition` it shows templates that are
 /// not applied yet.
@@ -36,7 +36,12 @@ async fn preview(
     JsonBody(draft): JsonBody<NotificationPreviewDraft>,
 ) -> Result<Response, Failure> {
     let found = app.service.preview(&caller, &id::<Name>(&name)?, draft.into()).await?;
-    Ok(json(StatusCode::OK, &PreviewBody::from(found)))
+    let mut body = PreviewBody::from(found);
+    if let Some(html) = body.html_part() {
+        let id = app.service.keep_preview_html(&caller, html)?;
+        body.html = Some(format!("/v1/preview-html/{id}"));
+    }
+    Ok(json(StatusCode::OK, &body))
 }
 
 /// Sends one test message and waits for the server's response. It is not stored and not retried.
@@ -86,6 +91,9 @@ pub(super) struct PreviewBody {
     /// Why there is nothing to show, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
+    /// Path of the HTML part for a sandboxed frame, for ten minutes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    html: Option<String>,
     /// Warnings of probable mistakes.
     warnings: Vec<String>,
 }
@@ -175,8 +183,15 @@ impl From<Previewed> for PreviewBody {
                 segments: sms.segments,
             }),
             failure: found.failure,
+            html: None,
             warnings: found.warnings,
         }
+    }
+}
+
+impl PreviewBody {
+    fn html_part(&self) -> Option<&str> {
+        self.parts.iter().find(|part| part.part == "html").and_then(|part| part.content.as_deref())
     }
 }
 

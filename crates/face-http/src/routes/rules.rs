@@ -5,7 +5,7 @@ use serde::Serialize;
 use tocsin_model::{id::Name, problem::Problem};
 use tocsin_service::{
     indexed::{Unindexed, Unusable},
-    rules::{Condition, Cost, RuleTest, TestedEvent, Trial, Verdict},
+    rules::{Condition, Cost, RuleTest, TestedEvent, Trial},
 };
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -15,7 +15,10 @@ use crate::{
     problems::Failure,
     request::{Authorized, JsonBody, PageParameters, Parameters, Segments, id},
     responses::{Failures, json},
-    wire::{List, ProblemItem, RuleBody, rule_tests::RuleTestDraft},
+    wire::{
+        List, ProblemItem, RuleBody,
+        rule_tests::{ConditionBody, RuleTestDraft},
+    },
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -201,53 +204,10 @@ struct TrialBody {
 /// Result of a subscription's own filter for one event.
 #[derive(Serialize, ToSchema)]
 struct FilterTrialBody {
-    /// `holds`, `fails` or `error`.
+    /// `holds`, `fails`, `error` or `unknown`.
     verdict: &'static str,
     /// Its conditions, as text.
     conditions: Vec<ConditionBody>,
-}
-
-/// One condition.
-#[derive(Serialize, ToSchema)]
-struct ConditionBody {
-    /// As it is written, or in words.
-    text: String,
-    /// `holds`, `fails` or `error`.
-    verdict: &'static str,
-    /// Why it has no value, if it is an error.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trouble: Option<String>,
-    /// The fields that it reads.
-    values: Vec<ReadBody>,
-}
-
-/// A field that a condition reads.
-#[derive(Serialize, ToSchema)]
-struct ReadBody {
-    /// Such as `event.price`.
-    field: String,
-    /// Its value as JSON, truncated to 120 characters.
-    value: String,
-}
-
-fn word(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Holds => "holds",
-        Verdict::Fails => "fails",
-        Verdict::Error => "error",
-    }
-}
-
-impl From<Condition> for ConditionBody {
-    fn from(condition: Condition) -> Self {
-        let read = |(field, value): (String, String)| ReadBody { field, value };
-        ConditionBody {
-            text: condition.text,
-            verdict: word(condition.verdict),
-            trouble: condition.error,
-            values: condition.values.into_iter().map(read).collect(),
-        }
-    }
 }
 
 impl From<Trial> for TrialBody {
@@ -256,9 +216,10 @@ impl From<Trial> for TrialBody {
         TrialBody {
             matches: trial.matches,
             conditions: bodies(trial.conditions),
-            filter: trial
-                .filter
-                .map(|filter| FilterTrialBody { verdict: word(filter.verdict), conditions: bodies(filter.conditions) }),
+            filter: trial.filter.map(|filter| FilterTrialBody {
+                verdict: filter.verdict.word(),
+                conditions: bodies(filter.conditions),
+            }),
         }
     }
 }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use tocsin_model::id::{Name, SubscriptionId};
+use tocsin_service::schedules::ScheduleAction;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -13,12 +14,19 @@ use crate::{
     responses::{Failures, json},
     wire::{
         List,
-        schedules::{SchedulePreviewBody, SchedulePreviewDraft, ScheduleStatusBody, SubscriptionScheduleBody},
+        schedules::{
+            MovedScheduleBody, SchedulePreviewBody, SchedulePreviewDraft, ScheduleStatusBody, SubscriptionScheduleBody,
+        },
     },
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(preview)).routes(routes!(of_subscription)).routes(routes!(list))
+    OpenApiRouter::new()
+        .routes(routes!(preview))
+        .routes(routes!(of_subscription))
+        .routes(routes!(list))
+        .routes(routes!(run))
+        .routes(routes!(skip))
 }
 
 /// Previews the runs of a schedule, and the policies that apply. Stores nothing.
@@ -64,4 +72,31 @@ async fn list(
     let limit = asked.limit()?;
     let found = app.service.schedules(&caller, &id::<Name>(&name)?, asked.after.as_deref(), limit).await?;
     Ok(json(StatusCode::OK, &List::from(found.map(ScheduleStatusBody::from))))
+}
+
+/// Runs a schedule of a rule now, over the events since its last run. The next run is the next due time after now.
+/// `schedule` is the text of the list of schedules.
+#[utoipa::path(post, path = "/v1/applications/{application}/schedules/{rule}/{schedule}/run", tag = "operations", params(("application" = String, Path), ("rule" = String, Path), ("schedule" = String, Path)), responses((status = 202, body = MovedScheduleBody), Failures))]
+async fn run(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, rule, schedule)): Segments<(String, String, String)>,
+) -> Result<Response, Failure> {
+    let (application, rule) = (id::<Name>(&application)?, id::<Name>(&rule)?);
+    let key = (&rule, schedule.as_str());
+    let moved = app.service.move_schedule(&caller, &application, key, ScheduleAction::Run).await?;
+    Ok(json(StatusCode::ACCEPTED, &MovedScheduleBody::from(moved)))
+}
+
+/// Skips the next run of a schedule. The events of that run are part of the run after it.
+#[utoipa::path(post, path = "/v1/applications/{application}/schedules/{rule}/{schedule}/skip", tag = "operations", params(("application" = String, Path), ("rule" = String, Path), ("schedule" = String, Path)), responses((status = 200, body = MovedScheduleBody), Failures))]
+async fn skip(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Segments((application, rule, schedule)): Segments<(String, String, String)>,
+) -> Result<Response, Failure> {
+    let (application, rule) = (id::<Name>(&application)?, id::<Name>(&rule)?);
+    let key = (&rule, schedule.as_str());
+    let moved = app.service.move_schedule(&caller, &application, key, ScheduleAction::Skip).await?;
+    Ok(json(StatusCode::OK, &MovedScheduleBody::from(moved)))
 }

@@ -7,7 +7,7 @@ use tocsin_model::{
     problem::{Code, Problem},
     time::Timestamp,
 };
-use tocsin_service::{ServiceError, switches::CreatedBackup};
+use tocsin_service::{Page, ServiceError, status::Switched, switches::CreatedBackup};
 use tocsin_store::journal::{Component, SwitchState};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -15,9 +15,9 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     app::App,
     problems::Failure,
-    request::{Authorized, JsonBody},
+    request::{Authorized, JsonBody, Parameters, WholeListParameters},
     responses::{Failures, json},
-    wire::{List, switches::SwitchBody},
+    wire::{List, maintenance::CopiedFileBody, switches::SwitchBody},
 };
 
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
@@ -30,11 +30,16 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 }
 
 /// Everything that is switched off.
-#[utoipa::path(get, path = "/v1/switches", tag = "operations", responses((status = 200, body = List<SwitchBody>), Failures))]
-async fn switches(State(app): State<Arc<App>>, Authorized(caller): Authorized) -> Result<Response, Failure> {
-    let items =
-        app.service.switches(&caller)?.into_iter().map(|switched| SwitchBody::from(switched).named(&app)).collect();
-    Ok(json(StatusCode::OK, &List { items, next: None }))
+#[utoipa::path(get, path = "/v1/switches", tag = "operations", params(WholeListParameters), responses((status = 200, body = List<SwitchBody>), Failures))]
+async fn switches(
+    State(app): State<Arc<App>>,
+    Authorized(caller): Authorized,
+    Parameters(asked): Parameters<WholeListParameters>,
+) -> Result<Response, Failure> {
+    let found = app.service.switches(&caller)?;
+    let component = |switched: &Switched| switched.switch.component.to_string();
+    let page = Page::of_whole(found, asked.after.as_deref(), asked.limit, component)?;
+    Ok(json(StatusCode::OK, &List::from(page.map(|switched| SwitchBody::from(switched).named(&app)))))
 }
 
 /// Turns a switch off. Work in progress finishes first; until then the switch is pending.
@@ -146,24 +151,9 @@ struct TakenBody {
     files: Vec<CopiedFileBody>,
 }
 
-/// A database of a backup.
-#[derive(Serialize, ToSchema)]
-#[schema(as = CopiedFile)]
-struct CopiedFileBody {
-    name: String,
-    schema: u32,
-    bytes: u64,
-    sha256: String,
-}
-
 impl From<CreatedBackup> for TakenBody {
     fn from(CreatedBackup { folder, manifest }: CreatedBackup) -> Self {
-        let files = manifest.files.into_iter().map(|file| CopiedFileBody {
-            name: file.name,
-            schema: file.schema,
-            bytes: file.bytes,
-            sha256: file.sha256,
-        });
+        let files = manifest.files.into_iter().map(CopiedFileBody::from);
         TakenBody { folder, taken_at: manifest.taken_at, files: files.collect() }
     }
 }

@@ -13,7 +13,7 @@ use tocsin_model::{
     problem::Code,
 };
 use tocsin_service::{
-    ServiceError,
+    RunMode, ServiceError,
     exports::ExportStream,
     imports::{Format, Imported, Input},
 };
@@ -24,7 +24,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     app::App,
     problems::{Failure, ProblemBody},
-    request::{Authorized, Parameters, media_type, parts, stream_body},
+    request::{Authorized, DryRunParameters, Parameters, media_type, parts, stream_body},
     responses::Failures,
 };
 
@@ -41,14 +41,14 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 const NDJSON: &str = "application/x-ndjson";
 
 /// The form of the lines of a request, and their character encoding if its media type names it.
-fn import_input(headers: &HeaderMap) -> Result<Input, Failure> {
+fn import_input(headers: &HeaderMap, mode: RunMode) -> Result<Input, Failure> {
     let format = match media_type(headers).as_str() {
         "application/x-ndjson" | "application/ndjson" | "application/jsonl" => Format::Ndjson,
         "text/csv" => Format::Csv,
         given => return Err(Failure::unsupported(given, &[NDJSON, "text/csv"])),
     };
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    Ok(Input { format, charset: content_type.and_then(tocsin_model::charset::of_media_type) })
+    Ok(Input { format, mode, charset: content_type.and_then(tocsin_model::charset::of_media_type) })
 }
 
 /// The last line of an import's answer.
@@ -56,12 +56,16 @@ fn import_input(headers: &HeaderMap) -> Result<Input, Failure> {
 struct ImportedBody {
     /// Lines that held something, the header not counted.
     lines: u64,
+    /// Number of stored lines; of a dry run, of the valid ones.
     stored: u64,
     failed: u64,
     /// Lines with warnings: one of an export does not fit the present version of its application in every part, or a
     /// schedule is over.
     #[serde(skip_serializing_if = "is_zero")]
     warned: u64,
+    /// Whether nothing was changed, as requested.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    dry_run: bool,
     /// Why it ended before the stream did.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<ProblemBody>,
@@ -85,7 +89,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-fn imported_answer(imported: Imported) -> Result<Response, Failure> {
+fn imported_answer(imported: Imported, dry_run: bool) -> Result<Response, Failure> {
     let Imported { lines, stored, failed, refusals, warned, warnings, stopped } = imported;
     let error = match stopped {
         // Nothing has happened yet, so the answer can be a plain problem.
@@ -105,7 +109,7 @@ fn imported_answer(imported: Imported) -> Result<Response, Failure> {
         let warnings = warned.problems.iter().map(ToString::to_string).collect();
         line(&WarnedLine { line: warned.line, warnings });
     }
-    line(&ImportedBody { lines, stored, failed, warned, error });
+    line(&ImportedBody { lines, stored, failed, warned, dry_run, error });
     Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(NDJSON))], out).into_response())
 }
 
@@ -127,15 +131,17 @@ mod erased {
 /// for each of the first 1,000 refused lines, and one with the counts at the end. A line with a `revision`, as an export
 /// writes it, may be older than the present version of an application: what does not fit it is passed over, and the answer
 /// has a line with `warnings`.
-#[utoipa::path(post, path = "/v1/import/subscribers", tag = "import and export", request_body(content((String = "application/x-ndjson"), (String = "text/csv"))), responses((status = 200, body = ImportedBody, content_type = "application/x-ndjson"), Failures))]
+#[utoipa::path(post, path = "/v1/import/subscribers", tag = "import and export", params(DryRunParameters), request_body(content((String = "application/x-ndjson"), (String = "text/csv"))), responses((status = 200, body = ImportedBody, content_type = "application/x-ndjson"), Failures))]
 async fn import_subscribers(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
+    Parameters(asked): Parameters<DryRunParameters>,
     request: Request,
 ) -> Result<Response, Failure> {
     let (headers, body) = parts(request);
-    let input = import_input(&headers)?;
-    imported_answer(app.service.import_subscribers(&caller, input, stream_body(body)).await?)
+    let (input, lines) = (import_input(&headers, asked.mode())?, stream_body(body));
+    let imported = app.service.import_subscribers(&caller, input, lines).await?;
+    imported_answer(imported, asked.dry_run)
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -151,6 +157,10 @@ struct ImportParameters {
     /// Whether the import makes no events of event classes with `on: subscription...`; default false.
     #[serde(default)]
     quiet: bool,
+    /// Whether the lines are only checked; default false. What only the store finds, such as an unknown subscriber, is
+    /// not checked.
+    #[serde(default)]
+    dry_run: bool,
 }
 
 /// Stores subscriptions from a stream of lines; a line with a key replaces the subscription of its subscriber, class and
@@ -163,10 +173,11 @@ async fn import_subscriptions(
     request: Request,
 ) -> Result<Response, Failure> {
     let (headers, body) = parts(request);
-    let input = import_input(&headers)?;
-    let ImportParameters { application, class, quiet } = asked;
+    let ImportParameters { application, class, quiet, dry_run } = asked;
+    let input = import_input(&headers, RunMode::of(dry_run))?;
     let (application, class, lines) = (application.as_deref(), class.as_deref(), stream_body(body));
-    imported_answer(app.service.import_subscriptions(&caller, application, class, quiet, input, lines).await?)
+    let imported = app.service.import_subscriptions(&caller, application, class, quiet, input, lines).await?;
+    imported_answer(imported, dry_run)
 }
 
 pub(super) fn export_format(asked: Option<&str>, headers: &HeaderMap) -> Result<Format, Failure> {
@@ -279,15 +290,17 @@ async fn export_subscriptions(
 
 /// Stores suppressions from a stream of lines; a line takes the place of what was known of its address or device. CSV has
 /// the columns `protocol`, `address`, `subscriber`, `device`, `cause`, `origin`, `detail`, `since` and `expires_at`.
-#[utoipa::path(post, path = "/v1/import/suppressions", tag = "import and export", request_body(content((String = "application/x-ndjson"), (String = "text/csv"))), responses((status = 200, body = ImportedBody, content_type = "application/x-ndjson"), Failures))]
+#[utoipa::path(post, path = "/v1/import/suppressions", tag = "import and export", params(DryRunParameters), request_body(content((String = "application/x-ndjson"), (String = "text/csv"))), responses((status = 200, body = ImportedBody, content_type = "application/x-ndjson"), Failures))]
 async fn import_suppressions(
     State(app): State<Arc<App>>,
     Authorized(caller): Authorized,
+    Parameters(asked): Parameters<DryRunParameters>,
     request: Request,
 ) -> Result<Response, Failure> {
     let (headers, body) = parts(request);
-    let input = import_input(&headers)?;
-    imported_answer(app.service.import_suppressions(&caller, input, stream_body(body)).await?)
+    let (input, lines) = (import_input(&headers, asked.mode())?, stream_body(body));
+    let imported = app.service.import_suppressions(&caller, input, lines).await?;
+    imported_answer(imported, asked.dry_run)
 }
 
 #[derive(Deserialize, IntoParams)]

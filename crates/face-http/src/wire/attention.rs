@@ -1,8 +1,12 @@
 //! Problems that need an operator.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use tocsin_service::attention::{Attention, Urgency};
 use utoipa::ToSchema;
+
+use super::explanations::ObjectBody;
 
 /// Urgency of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
@@ -32,6 +36,16 @@ pub(crate) struct AttentionBody {
     cause: Option<String>,
     /// Recommended action.
     advice: String,
+    /// Code of the problem, which never changes its meaning: `what` with underscores.
+    code: String,
+    /// Code of the probable cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause_code: Option<&'static str>,
+    /// Figures and names in the text by name.
+    parameters: BTreeMap<&'static str, serde_json::Value>,
+    /// The object to look at, if the problem is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<ObjectBody>,
 }
 
 impl From<Attention> for AttentionBody {
@@ -41,6 +55,20 @@ impl From<Attention> for AttentionBody {
             Urgency::Soon => UrgencyBody::Soon,
             Urgency::Note => UrgencyBody::Note,
         };
-        AttentionBody { urgency, what: found.what, text: found.text, cause: found.cause, advice: found.advice }
+        AttentionBody {
+            urgency,
+            what: found.what,
+            code: found.code(),
+            text: found.text,
+            cause: found.cause,
+            advice: found.advice,
+            cause_code: found.cause_code,
+            parameters: found.parameters,
+            object: found.object.map(|object| ObjectBody {
+                kind: object.kind,
+                id: object.id,
+                application: object.application,
+            }),
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Broadcasts: drafts, counts, progress, results by recipient.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use tocsin_model::{
     broadcast::{BroadcastDraft, Per},
@@ -29,6 +31,10 @@ pub(crate) struct BroadcastDraftBody {
     #[schema(value_type = Option<String>)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     segment: Option<Name>,
+    /// The only subscriptions of the audience, at most 10,000; default: all of the class.
+    #[schema(value_type = Option<Vec<String>>)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    subscriptions: Option<BTreeSet<SubscriptionId>>,
     /// The sender's filter: a CEL predicate over `sub`, `subscriber` and `event`, as in a rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     when: Option<String>,
@@ -76,6 +82,7 @@ impl From<BroadcastDraftBody> for BroadcastDraft {
             title: body.title,
             subscription: body.subscription,
             segment: body.segment,
+            subscriptions: body.subscriptions,
             when: body.when,
             subscription_filter: body.subscription_filter.map(Into::into),
             per: body.per,
@@ -96,6 +103,7 @@ impl From<BroadcastDraft> for BroadcastDraftBody {
             title: draft.title,
             subscription: draft.subscription,
             segment: draft.segment,
+            subscriptions: draft.subscriptions,
             when: draft.when,
             subscription_filter: draft.subscription_filter.map(Into::into),
             per: draft.per,

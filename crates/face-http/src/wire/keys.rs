@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::Serialize;
 use tocsin_model::time::Timestamp;
 use tocsin_service::{keys::MadeKey, roles::Role};
-use tocsin_store::records::ApiKey;
+use tocsin_store::records::{ApiKey, ApiKeyUse};
 use utoipa::ToSchema;
 
 /// An API key, without its secret.
@@ -19,6 +19,13 @@ pub(crate) struct KeyBody {
     created_at: Timestamp,
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Timestamp>,
+    /// Last use over HTTP, to a minute; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    last_used_at: Option<Timestamp>,
+    /// Address of that use; of IPv6 its /64 network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_used_from: Option<String>,
     /// The whole key, shown this once.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
@@ -33,9 +40,46 @@ impl From<ApiKey> for KeyBody {
             resources: key.resources,
             created_at: key.created_at,
             expires_at: key.expires_at,
+            last_used_at: None,
+            last_used_from: None,
             key: None,
         }
     }
+}
+
+impl KeyBody {
+    /// With its last use.
+    pub(crate) fn used(self, used: Option<ApiKeyUse>) -> KeyBody {
+        match used {
+            Some(ApiKeyUse { at, from, .. }) => KeyBody { last_used_at: Some(at), last_used_from: from, ..self },
+            None => self,
+        }
+    }
+}
+
+/// The rotation of a key.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = KeyRotation)]
+pub(crate) struct KeyRotationBody {
+    /// Time for which the old key stays valid, such as `24h`; default `24h`, at most `30d`; `0s` removes it.
+    #[serde(default)]
+    pub(crate) overlap: Option<String>,
+}
+
+/// A rotated key.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RotatedKey)]
+pub(crate) struct RotatedKeyBody {
+    /// The new key.
+    #[serde(flatten)]
+    pub(crate) key: KeyBody,
+    /// Id of the old key.
+    pub(crate) replaces: String,
+    /// Expiry of the old key; absent: it is removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub(crate) replaced_expires_at: Option<Timestamp>,
 }
 
 impl From<MadeKey> for KeyBody {

@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, ser::SerializeMap};
 use tocsin_model::notification::NotificationHead;
+use tocsin_model::reason_code::ReasonCode;
 use tocsin_model::receipt::Attempt;
 use tocsin_model::receipt::Outcome;
 use tocsin_model::time::Timestamp;
 use tocsin_model::value::Value;
 use tocsin_service::operations;
+use tocsin_store::records::Recipient;
 use utoipa::ToSchema;
+
+use super::reasons::parameters;
 
 /// Named values, in order.
 #[derive(ToSchema)]
@@ -106,6 +110,12 @@ pub(crate) struct AttemptBody {
     outcome: &'static str,
     /// The server's response, or why nothing was sent.
     reply: String,
+    /// Code of the reason, unless it was delivered; see `docs/reference/errors.md`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    /// Parameters of the reason.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    parameters: BTreeMap<&'static str, String>,
 }
 
 impl From<Attempt> for AttemptBody {
@@ -116,6 +126,8 @@ impl From<Attempt> for AttemptBody {
             sent_at: attempt.sent_at,
             answered_at: attempt.answered_at,
             outcome: attempt.outcome.word(),
+            code: (attempt.outcome != Outcome::Delivered).then(|| ReasonCode::of(&attempt.reply).0.word()),
+            parameters: parameters(&attempt.reply),
             reply: attempt.reply,
         }
     }
@@ -129,6 +141,19 @@ pub(crate) struct RecipientBody {
     device: Option<String>,
     channel: Option<String>,
     address: Option<String>,
+}
+
+impl From<Recipient> for RecipientBody {
+    fn from(recipient: Recipient) -> Self {
+        let (device, channel, address) = match recipient.device() {
+            Some((name, device)) => {
+                (Some(name.to_string()), Some(device.channel.to_string()), Some(device.address.clone()))
+            }
+            None => (None, None, None),
+        };
+        let (subscriber, locale) = (recipient.id.to_string(), recipient.profile.locale.clone());
+        RecipientBody { subscriber, locale, device, channel, address }
+    }
 }
 
 /// A notification.
@@ -151,16 +176,6 @@ pub(crate) struct NotificationBody {
 
 impl From<operations::Notification> for NotificationBody {
     fn from(notification: operations::Notification) -> Self {
-        let recipient = notification.recipient.map(|recipient| {
-            let (device, channel, address) = match recipient.device() {
-                Some((name, device)) => {
-                    (Some(name.to_string()), Some(device.channel.to_string()), Some(device.address.clone()))
-                }
-                None => (None, None, None),
-            };
-            let (subscriber, locale) = (recipient.id.to_string(), recipient.profile.locale.clone());
-            RecipientBody { subscriber, locale, device, channel, address }
-        });
         NotificationBody {
             id: notification.id.to_string(),
             head: notification.head.into(),
@@ -168,7 +183,7 @@ impl From<operations::Notification> for NotificationBody {
             event_id: notification.event_id.to_string(),
             event: notification.event.map(Named),
             fields: Named(notification.fields),
-            recipient,
+            recipient: notification.recipient.map(RecipientBody::from),
             attempts: notification.attempts.into_iter().map(AttemptBody::from).collect(),
             state: notification.outcome.map_or("waiting", Outcome::word),
         }

@@ -1,6 +1,6 @@
-//! Input of rule tests.
+//! Input of rule tests, and the conditions of their results.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, value::RawValue};
 use tocsin_model::{
     id::Name,
@@ -8,7 +8,7 @@ use tocsin_model::{
 };
 use tocsin_service::{
     ServiceError,
-    rules::{RuleChoice, RuleDraft, SubjectChoice, SubjectDraft, TestDraft},
+    rules::{Condition, Junction, RuleChoice, RuleDraft, SubjectChoice, SubjectDraft, TestDraft},
     subscriptions::FilterDraft,
 };
 use utoipa::ToSchema;
@@ -118,4 +118,54 @@ fn subject(given: Json) -> Result<SubjectChoice, ServiceError> {
         ServiceError::Invalid(vec![problem.hint("give an id such as `s-15`, or `values` and `filter`")])
     })?;
     Ok(SubjectChoice::Inline(SubjectDraft { values, filter: filter.map(FilterDraft::from) }))
+}
+
+/// One condition.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Condition)]
+pub(crate) struct ConditionBody {
+    /// As it is written, or in words.
+    text: String,
+    /// `holds`, `fails`, `error` or `unknown`.
+    verdict: &'static str,
+    /// Why it has no value, if it is an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
+    /// The fields that it reads.
+    values: Vec<ReadBody>,
+    /// Whether the result of the rule or filter follows from it. Of a tree, the leaves decide.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    decides: bool,
+    /// Operator that joins `parts`: `all`, `any` or `not`; none for a leaf.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operator: Option<&'static str>,
+    /// Its operands.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(no_recursion)]
+    parts: Vec<ConditionBody>,
+}
+
+/// A field that a condition reads.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ReadValue)]
+pub(crate) struct ReadBody {
+    /// Such as `event.price`.
+    pub(crate) field: String,
+    /// Its value as JSON, truncated to 120 characters.
+    pub(crate) value: String,
+}
+
+impl From<Condition> for ConditionBody {
+    fn from(condition: Condition) -> Self {
+        let read = |(field, value): (String, String)| ReadBody { field, value };
+        ConditionBody {
+            text: condition.text,
+            verdict: condition.verdict.word(),
+            trouble: condition.error,
+            values: condition.values.into_iter().map(read).collect(),
+            decides: condition.decides,
+            operator: condition.operator.map(Junction::word),
+            parts: condition.parts.into_iter().map(ConditionBody::from).collect(),
+        }
+    }
 }

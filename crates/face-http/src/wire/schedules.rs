@@ -1,8 +1,13 @@
 //! Previews and progress of schedules.
 
 use serde::{Deserialize, Serialize};
-use tocsin_model::{id::Name, time::Timestamp};
-use tocsin_service::schedules::{Preview, PreviewDraft, PreviewRun, ScheduleStatus, SubscriptionSchedule};
+use tocsin_model::{
+    id::{EventBatchId, Name},
+    time::Timestamp,
+};
+use tocsin_service::schedules::{
+    MovedSchedule, Preview, PreviewDraft, PreviewRun, ScheduleStatus, SubscriptionSchedule,
+};
 use utoipa::ToSchema;
 
 use super::subscriptions::ScheduleDraftBody;
@@ -142,5 +147,28 @@ impl From<SubscriptionSchedule> for SubscriptionScheduleBody {
             since: found.since,
             rules: found.rules.into_iter().map(ScheduleStatusBody::from).collect(),
         }
+    }
+}
+
+/// A schedule that was run or whose next run was skipped.
+#[derive(Serialize, ToSchema)]
+#[schema(as = MovedSchedule)]
+pub(crate) struct MovedScheduleBody {
+    /// Time of the run, or due time of the skipped one.
+    #[schema(value_type = String, format = DateTime)]
+    due_at: Timestamp,
+    /// Event batch of the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    batch: Option<EventBatchId>,
+    /// Next due time; absent: the schedule has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    next_run: Option<Timestamp>,
+}
+
+impl From<MovedSchedule> for MovedScheduleBody {
+    fn from(moved: MovedSchedule) -> Self {
+        MovedScheduleBody { due_at: moved.due_at, batch: moved.batch, next_run: moved.next }
     }
 }

@@ -1,15 +1,19 @@
 //! Suspensions and the actions of operators on them.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde::Serialize;
 use tocsin_model::id::Name;
+use tocsin_model::reason_code::ReasonCode;
 use tocsin_model::time::Timestamp;
 use tocsin_service::operations;
+use tocsin_service::suspensions::{SuspensionGroup, SuspensionGroups};
 use tocsin_store::journal::StoredSuspension;
 use tocsin_store::journal::SuspensionFilter;
 use utoipa::ToSchema;
 
-use super::NotificationBody;
+use super::{NotificationBody, reasons::parameters};
 
 /// Notifications of one batch that wait for an operator.
 #[derive(Serialize, ToSchema)]
@@ -22,6 +26,11 @@ pub(crate) struct SuspensionBody {
     /// Number of attempts of each.
     attempts: u32,
     reason: String,
+    /// Code of the reason; see `docs/reference/errors.md`.
+    code: &'static str,
+    /// Parameters of the reason.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    parameters: BTreeMap<&'static str, String>,
     #[schema(value_type = String, format = DateTime)]
     since: Timestamp,
     /// Whether the notifications were edited.
@@ -38,6 +47,8 @@ impl From<StoredSuspension> for SuspensionBody {
             channel: suspension.channel.to_string(),
             notifications: suspension.ordinals.len(),
             attempts: suspension.attempts,
+            code: ReasonCode::of(&suspension.reason).0.word(),
+            parameters: parameters(&suspension.reason),
             reason: suspension.reason,
             since: suspension.since,
             edited: suspension.work_state.edit.is_some(),
@@ -128,6 +139,11 @@ pub(crate) struct EditBody {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct EditedBody {
     pub(crate) id: u64,
+    /// Number of notifications with the edit.
+    pub(crate) notifications: usize,
+    /// Whether nothing was changed, as requested.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) dry_run: bool,
 }
 
 /// Selects the suspensions that match every given condition. Without any condition `all` must be true.
@@ -171,4 +187,56 @@ impl FilterBody {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ResolvedBody {
     pub(crate) notifications: u64,
+    /// Whether nothing was changed, as requested.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) dry_run: bool,
+}
+
+/// Groups of suspensions.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SuspensionGroups)]
+pub(crate) struct SuspensionGroupsBody {
+    /// At most 1,000, those with the most notifications first.
+    items: Vec<SuspensionGroupBody>,
+    /// Whether all suspensions are counted and all groups are listed. At most 100,000 suspensions are counted.
+    exact: bool,
+}
+
+/// Suspensions with equal members.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SuspensionGroup)]
+pub(crate) struct SuspensionGroupBody {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    application: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    channel: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// Code of the reason; see `docs/reference/errors.md`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    suspensions: u64,
+    notifications: u64,
+    /// Start of the oldest one.
+    #[schema(value_type = String, format = DateTime)]
+    since_first: Timestamp,
+    /// Start of the newest one.
+    #[schema(value_type = String, format = DateTime)]
+    since_last: Timestamp,
+}
+
+impl From<SuspensionGroups> for SuspensionGroupsBody {
+    fn from(found: SuspensionGroups) -> Self {
+        let group = |group: SuspensionGroup| SuspensionGroupBody {
+            application: group.application.map(|name| name.to_string()),
+            channel: group.channel.map(|name| name.to_string()),
+            code: group.reason.as_deref().map(|reason| ReasonCode::of(reason).0.word()),
+            reason: group.reason,
+            suspensions: group.suspensions,
+            notifications: group.notifications,
+            since_first: group.first,
+            since_last: group.last,
+        };
+        SuspensionGroupsBody { items: found.groups.into_iter().map(group).collect(), exact: found.exact }
+    }
 }

@@ -291,7 +291,7 @@ async fn a_change_with_a_condition_that_its_route_ignores_is_refused() {
 }
 
 /// A stream, read event by event.
-struct Events {
+pub struct Events {
     answer: Response,
     text: String,
 }
@@ -306,6 +306,11 @@ impl Events {
         if let Some(after) = after {
             request = request.header("last-event-id", after);
         }
+        Events::of(request).await
+    }
+
+    /// The stream that a request opens.
+    pub async fn of(request: reqwest::RequestBuilder) -> Events {
         let answer = request.send().await.expect("an answer");
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
@@ -313,7 +318,7 @@ impl Events {
     }
 
     /// The next event: its id, its name, its data; `None` at the end of the stream.
-    async fn next(&mut self) -> Option<(String, String, Json)> {
+    pub async fn next(&mut self) -> Option<(String, String, Json)> {
         tokio::time::timeout(tocsin_test_peers::wait_timeout(), self.read()).await.expect("an event in time")
     }
 
@@ -335,7 +340,7 @@ impl Events {
     }
 
     /// Reason for the end of the stream, from its last event.
-    async fn end(&mut self) -> String {
+    pub async fn end(&mut self) -> String {
         let (id, data) = loop {
             let (id, event, data) = self.next().await.expect("the reason");
             if event == "end" {

@@ -111,8 +111,17 @@ async fn i2_a_limited_key_learns_nothing_of_other_resources_by_any_route() {
                 if reply.to_string().contains("quakes") && !reply.to_string().contains(&there) {
                     wrong.push(format!("{shown} reveals another application: {reply}"));
                 }
-                let may_be_good =
-                    ["/v1/applications", "/v1/exchanges", "/v1/switches", "/v1/keys", "/v1/roles", "/v1/reports"];
+                let may_be_good = [
+                    "/v1/applications",
+                    "/v1/exchanges",
+                    "/v1/switches",
+                    "/v1/keys",
+                    "/v1/roles",
+                    "/v1/reports",
+                    "/v1/series/names",
+                    "/v1/session",
+                    "/v1/directory/schema",
+                ];
                 if status.is_success() && !may_be_good.contains(&path.as_str()) {
                     wrong.push(format!("{shown} is answered {status} {reply}"));
                 }

@@ -2,12 +2,12 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicI64, AtomicUsize, Ordering},
 };
 
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value as Json;
-use tocsin_connect::{SystemClock, networks::Networks};
+use tocsin_connect::{Clock, SystemClock, networks::Networks};
 use tocsin_delivery::{Context, TokenSigner};
 use tocsin_directory::{Directory, Options, access::AuthzId, entry::Shape};
 use tocsin_face_http::{HttpOptions, OpenDirectory, ScimOptions};
@@ -67,7 +67,24 @@ channels:
 /// A path that no channel can open.
 pub const TAKEN: &str = "taken.ndjson";
 
+/// The system clock, which a test advances.
+#[derive(Clone, Default)]
+pub struct AdvancedClock(Arc<AtomicI64>);
+
+impl AdvancedClock {
+    pub fn advance(&self, seconds: i64) {
+        self.0.fetch_add(seconds * 1_000_000, Ordering::Relaxed);
+    }
+}
+
+impl Clock for AdvancedClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(SystemClock.now().0 + self.0.load(Ordering::Relaxed))
+    }
+}
+
 pub struct Platform {
+    pub clock: AdvancedClock,
     pub address: String,
     pub key: String,
     pub client: Client,
@@ -96,6 +113,16 @@ impl Platform {
     }
 
     pub async fn with(options: HttpOptions, journal: JournalOptions) -> Platform {
+        Platform::build(options, journal, true).await
+    }
+
+    /// Without the routes of the directory.
+    pub async fn without_directory(options: HttpOptions, journal: JournalOptions) -> Platform {
+        Platform::build(options, journal, false).await
+    }
+
+    async fn build(options: HttpOptions, journal: JournalOptions, has_directory: bool) -> Platform {
+        let clock = AdvancedClock::default();
         let stored = Arc::new(MemoryRecords::new().expect("records"));
         let records: Arc<dyn Records> = stored.clone();
         let directory = directory(stored).await;
@@ -106,7 +133,8 @@ impl Platform {
             let directory = exported.clone();
             Box::pin(async move { Ok(directory) })
         });
-        let options = HttpOptions { scim, directory: Some(open), ..options };
+        let entries = has_directory.then(|| directory.clone());
+        let options = HttpOptions { scim, entries, directory: Some(open), ..options };
         let journal = Arc::new(MemoryJournal::new(journal));
         let inbox: Arc<dyn Inbox> = Arc::new(MemoryInbox::default());
         let key = keys::first_key::<ServiceError>(&*records, Timestamp(0), |_| Ok(())).await;
@@ -122,7 +150,7 @@ impl Platform {
             inbox: inbox.clone(),
             environment: Arc::new(|_| None),
             context: Context {
-                clock: Arc::new(SystemClock),
+                clock: Arc::new(clock.clone()),
                 installation: "test".to_owned(),
                 data_folder: std::path::PathBuf::new(),
                 networks: Networks::default(),
@@ -172,6 +200,7 @@ impl Platform {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().build().expect("a client");
         Platform {
+            clock,
             address,
             key,
             client,

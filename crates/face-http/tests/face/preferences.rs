@@ -77,7 +77,7 @@ async fn what_is_suspended_is_shown_edited_and_resumed() {
     assert_eq!(platform.put("/v1/subscribers/bob/devices/mail", JSON, device).await.0, 201);
     let edit = r#"{"edit": {"fields": {"place": "Lima"}, "address": "ops@example.org"}, "notifications": ["n-1-0"]}"#;
     let (status, body) = platform.put("/v1/suspensions/1/edit", JSON, edit).await;
-    assert_eq!((status.as_u16(), body), (200, json!({"id": 1})));
+    assert_eq!((status.as_u16(), body), (200, json!({"id": 1, "notifications": 1})));
     let (_, found) = platform.get("/v1/suspensions/1").await;
     let shown: &Json = &found["shown"][0];
     assert_eq!((&shown["text"], &shown["address"]), (&json!("A quake at Lima"), &json!("ops@example.org")));

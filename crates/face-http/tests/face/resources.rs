@@ -142,6 +142,14 @@ async fn an_audience_is_a_segment_and_stays_one() {
     assert_eq!((status.as_u16(), problem["path"].as_str()), (422, Some("rules.strong_enough.audience")), "{refused}");
     let (_, checked) = platform.post("/v1/applications/check", "application/yaml", &definition).await;
     assert_eq!(checked["problems"][0]["path"], "rules.strong_enough.audience", "{checked}");
+    // Beside the problems of other stages, too.
+    let wrong = definition.replace("event.magnitude >=", "event.magnitud >=").replace("  mail:\n", "  mail: [\n");
+    let (_, checked) = platform.post("/v1/applications/check", "application/yaml", &wrong).await;
+    let problems = checked["problems"].as_array().expect("problems");
+    for path in ["rules.strong_enough.audience", "rules.strong_enough.when"] {
+        assert!(problems.iter().any(|problem| problem["path"] == path), "{path}: {checked}");
+    }
+    assert!(problems.iter().any(|problem| problem["code"] == "invalid_syntax"), "{checked}");
     let (status, _) = platform.put("/v1/segments/vip", JSON, r#"{"filter":"(tier=gold)"}"#).await;
     assert_eq!(status, 201);
     let (status, applied) = apply().await;

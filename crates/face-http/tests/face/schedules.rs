@@ -1,6 +1,6 @@
 //! Schedules over HTTP: explanation, due times of subscriptions, and progress of the schedules of an application.
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use crate::platform::Platform;
 
@@ -200,5 +200,59 @@ async fn b39_a_schedule_that_is_due_too_often_is_refused() {
     assert_eq!((status.as_u16(), &body["schedule"]), (200, &made["schedule"]), "{body}");
     let (status, body) = platform.post("/v1/subscriptions", JSON, &draft("FREQ=MINUTELY").to_string()).await;
     assert_eq!(status, 422, "{body}");
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn an_operator_runs_a_schedule_and_skips_its_next_run() {
+    let platform = platform().await;
+    let list = async || platform.get("/v1/applications/stock/schedules").await.1["items"].clone();
+    // The schedule task installs the application after the apply has returned.
+    let installed = async {
+        loop {
+            let items = list().await;
+            if items[0]["schedule"].is_string() {
+                return items[0].clone();
+            }
+        }
+    };
+    let found = tokio::time::timeout(tocsin_test_peers::wait_timeout(), installed).await.expect("it is followed");
+    let text = found["schedule"].as_str().expect("a schedule");
+    let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let path = |action: &str| format!("/v1/applications/stock/schedules/closing/{encoded}/{action}");
+    let (status, moved) = platform.post(&path("run"), "application/json", "").await;
+    assert_eq!(status, 202, "{moved}");
+    assert!(moved["batch"].as_str().is_some_and(|batch| batch.starts_with("eb-")), "{moved}");
+    let (status, skipped) = platform.post(&path("skip"), "application/json", "").await;
+    assert_eq!((status.as_u16(), &skipped["due_at"]), (200, &moved["next_run"]), "{skipped}");
+    assert_eq!(list().await[0]["skipped"], 1);
+    let unknown = "/v1/applications/stock/schedules/closing/none/run";
+    assert_eq!(platform.post(unknown, "application/json", "").await.0, 404);
+    platform.stop().await;
+}
+
+#[tokio::test]
+async fn a_mapping_of_a_source_is_tested_on_a_sample() {
+    let platform = Platform::with_quakes().await;
+    let test = async |definition: Json| {
+        let body = json!({"definition": definition, "sample": "place,mag\nKobe,6.1\nLima,much\n"}).to_string();
+        platform.post("/v1/applications/quakes/sources/test", "application/json", &body).await
+    };
+    let fields = json!({"place": "place", "magnitude": "mag"});
+    let options = json!({"folder": "in", "format": "csv", "fields": fields});
+    let (status, body) = test(json!({"kind": "directory", "events": ["quake"], "options": options})).await;
+    assert_eq!((status.as_u16(), &body["accepted"], &body["rejected"]), (200, &json!(1), &json!(1)), "{body}");
+    assert_eq!(body["items"][0]["event"], json!({"place": "Kobe", "magnitude": 6.1}));
+    let wrong = json!({"folder": "in", "format": "csv", "fields": {"size": "mag"}});
+    let (status, body) = test(json!({"kind": "directory", "events": ["quake"], "options": wrong})).await;
+    assert_eq!(status, 422, "{body}");
+    assert!(body["problems"][0]["path"].as_str().is_some_and(|path| path.starts_with("definition.options")), "{body}");
+    for events in [json!(["none"]), json!(["quake", "quake"])] {
+        let definition = json!({"kind": "directory", "events": events, "options": {"folder": "in"}});
+        let (status, body) = test(definition).await;
+        assert_eq!((status.as_u16(), &body["problems"][0]["path"]), (422, &json!("definition.events")), "{body}");
+    }
+    let (status, body) = platform.get("/v1/applications/quakes/sources/none/rejected").await;
+    assert_eq!(status, 404, "{body}");
     platform.stop().await;
 }
