@@ -24,6 +24,8 @@ pub enum Peer {
     Browser,
     /// The browser Chromium.
     Chromium,
+    /// The build of the web console with its test libraries, and Chromium, for `node`.
+    Console,
     /// Sender of mails by SMTP.
     Curl,
     /// The DKIM verifier of Python.
@@ -84,6 +86,7 @@ impl Peer {
             Peer::Bonsai => "bonsai",
             Peer::Browser => "axe-core",
             Peer::Chromium => "chromium",
+            Peer::Console => "the build of the web console",
             Peer::Curl => "curl",
             Peer::Dkim => "dkimverify",
             Peer::Git => "git",
@@ -137,6 +140,12 @@ impl Peer {
                 program("node").and(program("chromium")).and(library("browser", "node_modules/axe-core/axe.min.js"))
             }
             Peer::Chromium => program("chromium"),
+            Peer::Console => {
+                let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../console");
+                let files = ["dist/index.html", "node_modules/@playwright/test/cli.js"];
+                let is_built = files.iter().all(|file| folder.join(file).is_file());
+                program("node").and(program("chromium")).filter(|_| is_built).map(|_| folder)
+            }
             Peer::Curl => program("curl"),
             Peer::Dkim => program("python3").and(program("dkimverify")),
             Peer::Git => program("git"),

@@ -84,10 +84,18 @@ pub enum Command {
     Status(status::Args),
     /// List problems that need an operator now
     Attention(attention::Args),
+    /// Find objects by id, name or address
+    Search(search::Args),
     /// Print a report of activity or current state
     Report(Box<report::Args>),
+    /// Print time series of activity and queues
+    Series(Box<series::Args>),
+    /// Search notifications by recipient, outcome and time
+    Notifications(Box<notifications::Args>),
     /// Trace an event, batch, notification or subscriber
     Trace(trace::Args),
+    /// Explain why a notification was sent, or was not
+    Explain(Box<explain::Args>),
     /// Manage subscribers and devices; merge subscribers
     Subscribers(subscribers::Args),
     /// Manage subscriptions
@@ -128,6 +136,12 @@ pub enum Command {
     Chronicles(chronicles::Args),
     /// List, create and revoke API keys
     Keys(keys::Args),
+    /// List the changes that callers made
+    Audit(Box<audit::Args>),
+    /// Manage the users of the web console
+    Users(users::Args),
+    /// Print a one-time login link for the web console
+    Console(console::Args),
     /// Create a VAPID key pair for web push
     VapidKey(vapid_key::Args),
     /// Check the machine, the data folder and the server
@@ -193,10 +207,40 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ),
     (
         "Inspect",
-        &["status", "attention", "report", "trace", "destinations", "endpoints", "sources", "schedules", "chronicles"],
+        &[
+            "status",
+            "attention",
+            "search",
+            "report",
+            "series",
+            "notifications",
+            "trace",
+            "explain",
+            "destinations",
+            "endpoints",
+            "sources",
+            "schedules",
+            "chronicles",
+        ],
     ),
     ("Operate", &["suspended", "resend", "recover", "firings", "delayed", "switch", "retention", "backup", "restore"]),
-    ("Administer", &["keys", "vapid-key", "config", "capacity", "bench", "completions", "man", "help", "version"]),
+    (
+        "Administer",
+        &[
+            "keys",
+            "users",
+            "audit",
+            "console",
+            "vapid-key",
+            "config",
+            "capacity",
+            "bench",
+            "completions",
+            "man",
+            "help",
+            "version",
+        ],
+    ),
 ];
 
 /// The command line with its commands listed by group.
@@ -339,13 +383,18 @@ impl Cli {
             Command::Attention(args) => args.run(terminal, &client()?).await,
             Command::Report(args) => args.run(terminal, &client()?).await,
             Command::Trace(args) => args.run(terminal, &client()?).await,
+            Command::Explain(args) => args.run(terminal, &client()?).await,
             Command::Subscribers(args) => args.run(terminal, &client()?).await,
             Command::Subscriptions(args) => args.run(terminal, &client()?).await,
             Command::Consent(args) => args.run(terminal, &client()?).await,
             Command::Suppressions(args) => args.run(terminal, &client()?).await,
             Command::Unsubscribe(args) => args.run(terminal, &client()?).await,
             Command::Feedback(args) => args.run(terminal, &client()?).await,
+            Command::Series(args) => args.run(terminal, &client()?).await,
+            Command::Notifications(args) => args.run(terminal, &client()?).await,
             Command::Suspended(args) => args.run(terminal, &client()?).await,
+            Command::Audit(args) => args.run(terminal, &client()?).await,
+            Command::Search(args) => args.run(terminal, &client()?).await,
             Command::Resend(args) => args.run(terminal, &client()?).await,
             Command::Recover(args) => args.run(terminal, &client()?).await,
             Command::Firings(args) => args.run(terminal, &client()?).await,
@@ -359,6 +408,8 @@ impl Cli {
             Command::Schedules(args) => args.run(terminal, client).await,
             Command::Chronicles(args) => args.run(terminal, client).await,
             Command::Keys(args) => args.run(terminal, &client()?).await,
+            Command::Users(args) => args.run(terminal, &client()?).await,
+            Command::Console(args) => args.run(terminal, &client()?).await,
             Command::VapidKey(args) => args.run(terminal),
             Command::Doctor(args) => args.run(terminal, &configuration, &connection).await,
             Command::Backup(args) => args.run(terminal, &configuration, client).await,
@@ -368,7 +419,7 @@ impl Cli {
             Command::Example(args) => args.run(terminal),
             #[cfg(feature = "bench")]
             Command::Bench(args) => args.run(terminal).await,
-            Command::Capacity(args) => args.run(terminal),
+            Command::Capacity(args) => args.run(terminal, client).await,
             Command::Mailbox(args) => args.run(terminal).await,
             Command::Completions(args) => args.run(terminal),
             Command::Man(args) => args.run(terminal),

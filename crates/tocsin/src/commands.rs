@@ -3,6 +3,7 @@
 pub mod applications;
 pub mod apply;
 pub mod attention;
+pub mod audit;
 pub mod backup;
 #[cfg(feature = "bench")]
 pub mod bench;
@@ -21,6 +22,7 @@ pub mod drain;
 pub mod endpoints;
 pub mod exchange;
 pub mod messages;
+pub mod notifications;
 pub mod notifybc;
 pub mod events;
 pub mod example;
@@ -32,6 +34,9 @@ pub mod inbox;
 pub mod replica;
 pub mod init;
 pub mod keys;
+pub mod users;
+pub mod console;
+mod event_stream; // client of server-sent events
 mod lists; // tables, filters and arguments shared by commands that list
 pub mod mailbox;
 pub mod preview;
@@ -41,7 +46,9 @@ pub mod report;
 pub mod resend;
 pub mod rule;
 pub mod schedules;
+pub mod series;
 pub mod sources;
+pub mod search;
 pub mod segments;
 pub mod send;
 pub mod send_test;
@@ -56,6 +63,7 @@ pub mod sync;
 pub mod suspended;
 pub mod switch;
 pub mod trace;
+pub mod explain;
 pub mod vapid_key;
 
 #[cfg(test)]

@@ -51,10 +51,14 @@ pub struct Configuration {
     pub sources: Sources,
     /// Rules for suppressing addresses after bounces and complaints.
     pub suppression: Suppression,
+    /// Log of the changes that callers make.
+    pub audit: Audit,
     /// Evidence of consents, and confirmations of other installations.
     pub consent: Consent,
     /// Hosted pages that subscribers see.
     pub pages: Pages,
+    /// Logins of the web console through an OpenID provider.
+    pub oidc: Oidc,
     /// Feedback by mail: bounces, complaints and unsubscriptions at signed return addresses.
     pub feedback: Feedback,
     /// Log, on standard error.
@@ -124,6 +128,10 @@ pub struct Http {
     pub allow_origins: Vec<String>,
     /// Maximum number of open inbox streams (`…/inbox/stream`); further ones get 429. Each stream uses one connection.
     pub streams_max: u32,
+    /// Whether the web console is served, at `/console/`.
+    pub console: bool,
+    /// Whether the status page, `/status`, is public. It shows totals, applications, sources and the version.
+    pub public_status: bool,
 }
 
 impl Default for Http {
@@ -143,6 +151,8 @@ impl Default for Http {
             requests_burst_seconds: 10,
             allow_origins: Vec::new(),
             streams_max: 5_000,
+            console: true,
+            public_status: true,
         }
     }
 }
@@ -529,6 +539,20 @@ pub struct Sources {
     pub allow_listen: Vec<SocketAddr>,
 }
 
+/// Log of the changes that callers make.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Audit {
+    /// Retention of the entries.
+    pub keep: Period,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Audit { keep: Period::seconds(400 * 86_400) }
+    }
+}
+
 /// Evidence of consents, and confirmations of other installations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -565,6 +589,46 @@ pub struct Pages {
     /// Folder with texts in further languages, or replaced texts: `pt-BR.json`, `de.json`; empty: English, German and
     /// French.
     pub languages: PathBuf,
+}
+
+/// Logins of the web console through an OpenID provider (OpenID Connect). It needs `http.public_url`; the redirect URI
+/// to register is `/v1/session/oidc/callback` below it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Oidc {
+    /// URL of the issuer, such as `https://id.example.org/realms/staff`; empty: no logins through a provider.
+    pub issuer: String,
+    /// Name of the provider on the login page.
+    pub name: String,
+    /// Client id at the provider.
+    pub client_id: String,
+    /// File with the client secret; empty: a public client.
+    pub client_secret_file: PathBuf,
+    /// Scopes beside `openid`.
+    pub scopes: Vec<String>,
+    /// Claim of the ID token whose values map to roles, such as `groups`; with dots also a path, such as
+    /// `realm_access.roles`.
+    pub roles_claim: String,
+    /// Roles by claim value, as `VALUE=ROLE`, such as `tocsin-admins=admin`; a login replaces the roles of the user.
+    /// Empty: roles are given to users here, whose `oidc_subject` is set.
+    pub roles: Vec<String>,
+    /// Whether passwords are rejected. Links of `tocsin console open` remain.
+    pub only: bool,
+}
+
+impl Default for Oidc {
+    fn default() -> Self {
+        Oidc {
+            issuer: String::new(),
+            name: "OpenID".to_owned(),
+            client_id: String::new(),
+            client_secret_file: PathBuf::new(),
+            scopes: vec!["profile".to_owned(), "email".to_owned()],
+            roles_claim: "groups".to_owned(),
+            roles: Vec::new(),
+            only: false,
+        }
+    }
 }
 
 /// Rules for suppressing addresses after bounces and complaints.

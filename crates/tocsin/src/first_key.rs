@@ -15,6 +15,7 @@ use tocsin_store::records::ApiKeyStore;
 use crate::{
     client::ADMIN_KEY_FILE,
     failure::{Failure, Outcome},
+    local_change,
 };
 
 /// Path of the key file for local commands.
@@ -37,7 +38,8 @@ pub async fn create_if_needed(
     let write = |key: &str| {
         write_private(&file, key).map_err(|error| FirstKeyError(Failure::file("write the first key to", &file, &error)))
     };
-    keys::first_key(records, now, write).await.map_err(|FirstKeyError(failure)| failure)
+    let made = local_change::local_change("keys.create", keys::first_key(records, now, write)).await;
+    made.map_err(|FirstKeyError(failure)| failure)
 }
 
 /// Failure to create the first key, in the store or in the file.

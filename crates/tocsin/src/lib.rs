@@ -13,6 +13,8 @@ pub mod mailbox; // test SMTP server with a web page that shows received mail
 pub mod platform; // server wiring: stores, pipeline, faces
 
 pub mod client; // connection of a command to a server: flags, variables, the key of this machine
+pub mod host; // this process as the service sees it: configuration, examination, drill, log
+pub mod local_change; // changes of commands on the data folder: time, entry in the audit log
 pub mod first_key; // creation of the first admin API key of an installation
 pub mod logging; // log level and log format
 pub mod metrics; // table of all Prometheus metrics, with help texts

@@ -69,7 +69,7 @@ struct MailboxState {
 
 impl MailboxState {
     fn put(&self, from: String, to: Vec<String>, body: Vec<u8>) {
-        let mails = self.ring.lock().put(from, to, body, crate::platform::now());
+        let mails = self.ring.lock().put(from, to, body, crate::local_change::now());
         self.came.send_replace(mails);
     }
 }

@@ -396,6 +396,8 @@ pub const STEPS: &[Metric] = &[
         "application, class",
         "Subscriptions added to a class, including deleted ones, counted every `pipeline.upkeep_interval`.",
     ),
+    counter("tocsin_audit_entries_total", "", "Entries of the audit log written."),
+    counter("tocsin_audit_removed_total", "", "Entries of the audit log removed after their retention."),
     counter("tocsin_subscriber_merges_total", "", "Subscribers merged into others."),
     counter("tocsin_subscriber_erasures_total", "", "Persons erased."),
     counter("tocsin_notifybc_broadcasts_total", "", "Broadcasts started by clients of the NotifyBC interface."),

@@ -4,11 +4,11 @@ use std::{
     borrow::Cow,
     fs,
     io::Read,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 mod feedback; // return addresses, and the server that accepts mail to them
@@ -16,6 +16,7 @@ mod ldap; // directory and its LDAP face
 mod listeners; // options that listeners share
 mod memory; // memory use and limit of the process
 mod notifybc; // NotifyBC interface
+mod openid; // logins through an OpenID provider
 mod receivers; // receivers of webhooks
 mod sync; // replicated rows of devices
 
@@ -39,13 +40,15 @@ use tocsin_model::{
     pages::Branding,
     problem::Problem,
     suppression::{Cause, Policy, SOFT_BOUNCES_MAX},
-    time::Timestamp,
 };
 use tocsin_pipeline::{
     Folders, Listeners, Pipeline, PipelineOptions, SourceContext, Spans, resource_policy::ResourcePolicy,
 };
-use tocsin_service::{FreeSpace, Service, consent::ConsentKey, switches::intake};
+use tocsin_service::{
+    FreeSpace, Service, audit::AuditLog, consent::ConsentKey, server_host::ServerHost, switches::intake,
+};
 use tocsin_store::{
+    audit::AuditTrail,
     error::StoreError,
     inbox::Inbox,
     journal::{Journal, JournalOptions},
@@ -60,14 +63,20 @@ use tocsin_store::{
         tracking::{SqliteTracking, TrackingOptions},
     },
 };
-use tokio::{net::TcpListener, sync::Mutex, task::JoinHandle};
+use tokio::{
+    net::TcpListener,
+    sync::Mutex,
+    task::{JoinHandle, JoinSet},
+};
 use tokio_util::sync::CancellationToken;
 
 use self::{listeners::connection_options, notifybc::RunningNotifybc};
 use crate::{
     configuration::{self, Configuration, Passable, Period},
     failure::{Failure, Outcome, read_text_file},
-    first_key, metrics, saturation,
+    first_key,
+    local_change::now,
+    metrics, saturation,
     telemetry::{self, Exporter},
 };
 
@@ -85,6 +94,9 @@ pub struct RunningServer {
     pub data_folder: PathBuf,
     /// First admin key, if this start created it.
     pub first_key: Option<String>,
+    /// URL of the server for browsers; `None`: it serves no web console.
+    console_url: Option<String>,
+    service: Arc<Service>,
     feedback: Mutex<Option<Server>>,
     pipeline: Arc<Pipeline>,
     exchanges: Arc<Exchanges>,
@@ -94,13 +106,10 @@ pub struct RunningServer {
     raising: Mutex<JoinHandle<()>>,
     stopping: CancellationToken,
     exporter: Mutex<Option<Exporter>>,
+    /// Tasks that end when the server stops.
+    background: Mutex<JoinSet<()>>,
     // Last field: the stores are closed before another server can open them.
     _lock: FolderLock,
-}
-
-/// Current time.
-pub fn now() -> Timestamp {
-    SystemTime::now().into()
 }
 
 /// Creates the data folder if needed, and locks it.
@@ -322,7 +331,7 @@ fn keyring(configuration: &Configuration) -> Outcome<Keyring> {
     Keyring::read(&text).map_err(|error| Failure::usage(format!("records.keys is invalid: {error}")))
 }
 
-async fn open_journal(configuration: &Configuration) -> Outcome<Arc<dyn Journal>> {
+async fn open_journal(configuration: &Configuration) -> Outcome<Arc<SqliteJournal>> {
     let Configuration { data, journal, .. } = configuration;
     let options = JournalOptions {
         event_batches_waiting_max: journal.waiting_batches_max,
@@ -334,7 +343,7 @@ async fn open_journal(configuration: &Configuration) -> Outcome<Arc<dyn Journal>
     Ok(Arc::new(opened.map_err(|error| store_failure("journal", &error))?))
 }
 
-async fn open_inbox(configuration: &Configuration) -> Outcome<Arc<dyn Inbox>> {
+async fn open_inbox(configuration: &Configuration) -> Outcome<Arc<SqliteInbox>> {
     let folder = configuration.data.folder.clone();
     let options = InboxOptions {
         reserve_bytes: configuration.inbox.disk_reserve.0,
@@ -345,7 +354,11 @@ async fn open_inbox(configuration: &Configuration) -> Outcome<Arc<dyn Inbox>> {
     Ok(Arc::new(opened.map_err(|error| store_failure("inbox", &error))?))
 }
 
-async fn open_exchanges(configuration: &Configuration, spans: Spans, intake: IntakeState) -> Outcome<Arc<Exchanges>> {
+async fn open_exchanges(
+    configuration: &Configuration,
+    spans: Spans,
+    intake: IntakeState,
+) -> Outcome<(Arc<Exchanges>, Vec<Arc<dyn AuditTrail>>)> {
     let folder = configuration.data.folder.clone();
     let options = SpoolOptions {
         reserve_bytes: configuration.spool.disk_reserve.0,
@@ -362,9 +375,13 @@ async fn open_exchanges(configuration: &Configuration, spans: Spans, intake: Int
     });
     let opened =
         opening.await.map_err(|error| Failure::failed("the task that opens the spool panicked").because(&error))?;
+    let spool = Arc::new(opened.0.map_err(|error| store_failure("spool", &error))?);
+    let mut trails = spool.audit_trails();
+    let tracking = Arc::new(opened.1.map_err(|error| store_failure("tracking", &error))?);
+    trails.push(tracking.clone());
     let parts = tocsin_exchange::ExchangeDependencies {
-        spool: Arc::new(opened.0.map_err(|error| store_failure("spool", &error))?),
-        tracking: Arc::new(opened.1.map_err(|error| store_failure("tracking", &error))?),
+        spool,
+        tracking,
         clock: Arc::new(SystemClock),
         networks: networks(configuration)?,
         programs: Programs { allow: configuration.delivery.allow_programs.clone() },
@@ -382,7 +399,9 @@ async fn open_exchanges(configuration: &Configuration, spans: Spans, intake: Int
         spans,
         intake,
     };
-    Exchanges::start(parts).await.map_err(|error| Failure::failed("cannot start the exchanges").because(&error))
+    let exchanges = Exchanges::start(parts).await;
+    let exchanges = exchanges.map_err(|error| Failure::failed("cannot start the exchanges").because(&error))?;
+    Ok((exchanges, trails))
 }
 
 fn store_failure(what: &str, error: &StoreError) -> Failure {
@@ -401,6 +420,18 @@ fn store_failure(what: &str, error: &StoreError) -> Failure {
 /// # Errors
 /// What failed, with advice.
 pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
+    start_server(configuration, None).await
+}
+
+/// Starts a server as [`start`] does, with the process that maintenance needs.
+///
+/// # Errors
+/// What failed, with advice.
+pub async fn start_hosted(configuration: Configuration, host: Arc<dyn ServerHost>) -> Outcome<RunningServer> {
+    start_server(configuration, Some(host)).await
+}
+
+async fn start_server(configuration: Configuration, host: Option<Arc<dyn ServerHost>>) -> Outcome<RunningServer> {
     let folder = configuration.data.folder.clone();
     let lock = lock_folder(&folder)?;
     if folder.join(UNFINISHED).exists() {
@@ -422,6 +453,8 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     let ldap_doors = ldap::listen(&configuration.ldap).await?;
     let notifybc_listener = notifybc::listen(&configuration.notifybc).await?;
     let (stored, journal) = (open_records(&configuration).await?, open_journal(&configuration).await?);
+    let mut trails: Vec<Arc<dyn AuditTrail>> = vec![stored.clone(), journal.clone()];
+    let journal: Arc<dyn Journal> = journal;
     let records: Arc<dyn Records> = stored.clone();
     let mail_channels = ldap::CurrentMailChannels::stored(&*records).await?;
     let export = ldap::opener(&configuration, stored.clone(), mail_channels.clone())?;
@@ -430,7 +463,10 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
         None => None,
     };
     let inbox = open_inbox(&configuration).await?;
-    let replicas = sync::open(&configuration, records.clone(), inbox.clone()).await?;
+    trails.push(inbox.clone());
+    let inbox: Arc<dyn Inbox> = inbox;
+    let (replicas, rows) = sync::open(&configuration, records.clone(), inbox.clone()).await?;
+    trails.push(rows);
     let first_key = first_key::create_if_needed(&*records, &folder, now()).await?;
     let page = configuration.metrics.enabled.then(recorder).flatten();
     let counted = page.clone();
@@ -462,7 +498,8 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     let pipeline =
         Pipeline::start(parts).await.map_err(|error| Failure::failed("cannot start the pipeline").because(&error))?;
     mail_channels.use_pipeline(&pipeline);
-    let exchanges = open_exchanges(&configuration, spans, intake(&pipeline)).await?;
+    let (exchanges, partitions) = open_exchanges(&configuration, spans, intake(&pipeline)).await?;
+    trails.extend(partitions);
     let free_space = FreeSpace {
         folder: folder.clone(),
         bytes: Arc::new({
@@ -486,6 +523,10 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     };
     let service =
         Service::open(parts).await.map_err(|error| Failure::failed("cannot read the API keys").because(&error))?;
+    service.set_audit_log(AuditLog::new(trails, configuration.audit.keep.0));
+    if let Some(host) = host {
+        service.set_host(host);
+    }
     if !configuration.consent.key_file.as_os_str().is_empty() {
         let text = read_text_file("read `consent.key_file`", &configuration.consent.key_file)?;
         let key = ConsentKey::from_pem(&text);
@@ -498,7 +539,8 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     replicas.set_subscriber_editor(Arc::new(sync::ServiceEditor(service.clone())));
     service.set_person_rows(Arc::new(sync::CollectionRows(Arc::downgrade(&replicas))));
     let public = public_url(&configuration.http.public_url)?;
-    let webhooks = receivers::open(service.clone(), &networks(&configuration)?, &files(&configuration), public)?;
+    let webhooks =
+        receivers::open(service.clone(), &networks(&configuration)?, &files(&configuration), public.clone())?;
     let rate = |per_second| RateLimit::new(per_second, configuration.http.requests_burst_seconds);
     let options = HttpOptions {
         connections: connection_options(&configuration),
@@ -511,7 +553,14 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
         sync: Some(replicas.clone()),
         receivers: Some(webhooks),
         scim: ldap.as_ref().map(|ldap| ldap.scim(&configuration)).transpose()?.flatten(),
+        entries: ldap.as_ref().map(ldap::PreparedLdapFace::directory),
         directory: Some(export),
+        console: configuration.http.console.then_some(tocsin_console::FILES),
+        web_components: tocsin_console::web_components(),
+        public_status: configuration.http.public_status,
+        openid: openid::options(&configuration.oidc, public.as_deref())?,
+        public_url: public.clone(),
+        has_notifybc: notifybc_listener.is_some(),
         pages: Arc::new(hosted_pages(&configuration.pages)?),
         ..HttpOptions::default()
     };
@@ -519,6 +568,12 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     saturation::start(watch, counted, pipeline.clone(), folder.clone(), stopping.clone());
     sync::run_maintenance(&replicas, stopping.clone());
     tokio::spawn(service.clone().run_erasures(stopping.clone()));
+    let mut background = JoinSet::new();
+    background.spawn(service.clone().run_audit_retention(stopping.clone()));
+    let sampling = stopping.clone().run_until_cancelled_owned(service.clone().sample_series_regularly());
+    background.spawn(async {
+        let _ = sampling.await;
+    });
     let raising = sync::raise_events(&replicas, pipeline.clone(), journal, stopping.clone());
     let ldap_face = ldap.map(|prepared| ldap::start(prepared, service.clone(), stopping.clone()));
     let notifybc = match notifybc_listener {
@@ -529,6 +584,10 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
     };
     let feedback = feedback_listener.map(|prepared| feedback::start(prepared, service.clone())).transpose()?;
     let feedback_address = feedback.as_ref().map(Server::address);
+    let (kept, console_url) = (
+        service.clone(),
+        (configuration.http.console && !configuration.oidc.only).then(|| console_url(address, public.as_deref())),
+    );
     let face = tokio::spawn(tocsin_face_http::serve(listener, service, options, stopping.clone().cancelled_owned()));
     let (face, ldap_face, exporter) = (Mutex::new(face), Mutex::new(ldap_face), Mutex::new(exporter));
     let data_folder = folder;
@@ -537,6 +596,9 @@ pub async fn start(configuration: Configuration) -> Outcome<RunningServer> {
         feedback_address,
         data_folder,
         first_key,
+        background: Mutex::new(background),
+        console_url,
+        service: kept,
         feedback: Mutex::new(feedback),
         pipeline,
         exchanges,
@@ -691,7 +753,29 @@ fn recorder() -> Option<PrometheusHandle> {
     Some(handle)
 }
 
+/// The URL at which a browser on this machine opens the console: the public one, or a loopback address.
+fn console_url(address: SocketAddr, public: Option<&str>) -> String {
+    let loopback = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let own = || format!("http://{}", SocketAddr::new(loopback, address.port()));
+    public.map_or_else(own, |url| url.trim_end_matches('/').to_owned())
+}
+
 impl RunningServer {
+    /// A new link that creates the first user; `None`: there are users, or no web console.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn setup_link(&self) -> Outcome<Option<String>> {
+        let Some(url) = &self.console_url else { return Ok(None) };
+        let link = self.service.setup_link();
+        let link = link.map_err(|error| Failure::failed("cannot make the setup link").because(&error))?;
+        Ok(link.map(|link| format!("{url}{}", link.path())))
+    }
+
     /// Waits until a component fails.
     pub async fn failed(&self) -> Failure {
         let (mut face, mut ldap_face) = (self.face.lock().await, self.ldap_face.lock().await);
@@ -743,6 +827,9 @@ impl RunningServer {
         if !raising.is_finished() {
             let _ = (&mut *raising).await;
         }
+        // They hold the stores open.
+        let mut background = self.background.lock().await;
+        while background.join_next().await.is_some() {}
         // Last, so that spans of the finished work are exported too.
         if let Some(exporter) = self.exporter.lock().await.as_mut() {
             exporter.stop().await;

@@ -75,6 +75,38 @@ fn every_crate_has_an_allowed_licence_and_source() {
     assert!(packages.len() > 300, "only {} packages", packages.len());
 }
 
+/// The npm packages of the web console. Those for development are not part of the binary.
+#[test]
+fn every_npm_package_of_the_console_has_an_allowed_licence_and_a_checksum() {
+    let deny = deny();
+    let allowed = licences(&list(&deny, "licenses", "allow"));
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../console/package-lock.json");
+    let lock: Json = serde_json::from_str(&fs::read_to_string(file).expect("readable")).expect("JSON");
+    let (mut problems, mut shipped) = (Vec::new(), 0);
+    for (folder, package) in lock["packages"].as_object().expect("packages") {
+        let has = |key: &str| package[key].as_bool() == Some(true);
+        if folder.is_empty() {
+            continue;
+        }
+        if package.get("resolved").is_some() {
+            problems.push(format!("{folder}: `resolved` names a host; see console/.npmrc"));
+        }
+        if !package["integrity"].as_str().is_some_and(|sum| sum.starts_with("sha512-")) {
+            problems.push(format!("{folder}: it has no SHA-512"));
+        }
+        if has("dev") || has("devOptional") || has("optional") || has("peer") {
+            continue;
+        }
+        shipped += 1;
+        let licence = package["license"].as_str().unwrap_or_default();
+        if !is_allowed(licence, &allowed) {
+            problems.push(format!("{folder}: its licence is `{licence}`"));
+        }
+    }
+    assert!(problems.is_empty(), "see deny.toml:\n{}", problems.join("\n"));
+    assert!(shipped >= 20, "only {shipped} packages");
+}
+
 #[test]
 fn expressions_are_evaluated_by_their_operators() {
     let allowed = licences(&["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "Unicode-3.0"]);

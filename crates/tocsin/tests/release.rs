@@ -183,8 +183,8 @@ fn a_release_without_one_of_its_files_fails() {
 }
 
 #[test]
-fn the_bill_of_materials_lists_the_linked_crates_with_licence_and_checksum() {
-    if missing(&[Peer::Python]) {
+fn the_bill_of_materials_lists_the_contained_packages_with_licence_and_checksum() {
+    if missing(&[Peer::Python, Peer::Console]) {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -201,14 +201,28 @@ fn the_bill_of_materials_lists_the_linked_crates_with_licence_and_checksum() {
     for (name, component) in &components {
         assert!(component["licenses"][0]["expression"].is_string(), "{name} has no licence");
         let is_own = name.starts_with("tocsin-");
-        assert!(is_own || component["hashes"][0]["content"].as_str().is_some_and(|sum| sum.len() == 64), "{name}");
+        // SHA-256 of crates, SHA-512 of npm packages.
+        let has_sum = |sum: &str| matches!(sum.len(), 64 | 128);
+        assert!(is_own || component["hashes"][0]["content"].as_str().is_some_and(has_sum), "{name}");
     }
-    for linked in ["tokio", "libsqlite3-sys", "tocsin-store"] {
+    for linked in ["tokio", "libsqlite3-sys", "tocsin-store", "tocsin-console", "react-dom", "@codemirror/view"] {
         assert!(components.contains_key(linked), "{linked}");
     }
-    for not_linked in ["expect-test", "rcgen", "cc", "tocsin-testkit"] {
+    assert_eq!(
+        components["react-dom"]["purl"].as_str().map(|purl| purl.split('@').next()),
+        Some(Some("pkg:npm/react-dom"))
+    );
+    let contained = bill["dependencies"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|item| item["ref"].as_str().is_some_and(|name| name.starts_with("pkg:cargo/tocsin-console@")));
+    let contained = contained.expect("the console")["dependsOn"].to_string();
+    assert!(contained.contains("pkg:npm/react@"), "{contained}");
+    for not_linked in ["expect-test", "rcgen", "cc", "tocsin-testkit", "brotli", "vite", "@playwright/test"] {
         assert!(!components.contains_key(not_linked), "{not_linked} is for tests or builds");
     }
     let notices = fs::read_to_string(folder.path().join("THIRD-PARTY-NOTICES.txt")).expect("the notices");
+    assert!(notices.contains("\nreact-dom 19.") && notices.contains("Copyright (c) Meta Platforms"));
     assert!(notices.contains("\ntokio 1.") && notices.contains("Permission is hereby granted"));
 }

@@ -162,12 +162,57 @@ async fn a_definition_that_does_not_run_is_reported_and_its_clients_repeat() {
     other_routes_answer_503(&without).await;
     let warnings = without.get("/readyz").await["warnings"].to_string();
     assert!(warnings.contains("`pings` does not run") && warnings.contains("`orders` does not run"), "{warnings}");
-    let attention = without.get("/v1/attention").await.to_string();
-    assert_eq!(attention.matches("needs the environment variable `TOKEN`").count(), 2, "{attention}");
+    let attention = without.get("/v1/attention").await;
+    let items = attention["items"].as_array().expect("items").iter();
+    let texts = items.filter(|item| item["text"].to_string().contains("needs the environment variable `TOKEN`"));
+    assert_eq!(texts.count(), 2, "{attention}");
     without.kill();
 
     let platform = Platform::start_in(folder.path(), &environment).await;
     assert_eq!(platform.get("/readyz").await["warnings"], serde_json::Value::Null);
     assert_eq!(send(&platform).await, [202, 202]);
     platform.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_survives_a_crash_and_the_data_folder_has_neither_its_token_nor_the_password() {
+    let mut platform = Platform::start(&[]).await;
+    let setup = platform.run(&["console", "open"]);
+    assert!(setup.contains("/console/setup#") && setup.contains("creates the first user"), "{setup}");
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let password = "correct horse battery staple";
+    let file = write(&elsewhere.path().join("password"), &format!("{password}\n"));
+    let made = platform.run(&["users", "create", "Ada", "--role", "admin", "--password-file", &file]);
+    assert!(made.contains("the user ada is created, with the roles: admin"), "{made}");
+    let link = platform.run(&["console", "open"]);
+    let link = link.lines().next().and_then(|line| line.split_once("/console/login#")).expect("a login link");
+    let body = serde_json::json!({ "token": link.1 });
+    let request = platform.client.post(format!("{}/v1/session/token", platform.url)).json(&body);
+    let answer = request.send().await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    let cookie = answer.headers()["set-cookie"].to_str().expect("text").to_owned();
+    let cookie = cookie.split(';').next().expect("a cookie");
+
+    platform.kill();
+    platform.restart().await;
+    let read = platform.client.get(format!("{}/v1/session", platform.url)).header("cookie", cookie);
+    let session: serde_json::Value = read.send().await.expect("an answer").json().await.expect("JSON");
+    assert_eq!(session["name"], "ada", "{session}");
+    let (_, token) = cookie.split_once('=').expect("a value");
+    for entry in std::fs::read_dir(&platform.folder).expect("the folder").map(|entry| entry.expect("an entry").path()) {
+        let bytes = std::fs::read(&entry).unwrap_or_default();
+        for secret in [token, password, link.1] {
+            let found = bytes.windows(secret.len()).any(|part| part == secret.as_bytes());
+            assert!(!found, "{} has a secret", entry.display());
+        }
+    }
+    let listed = platform.run(&["users", "sessions", "ada"]);
+    let id = session["session_id"].as_str().expect("an id");
+    assert!(listed.contains(id), "{listed}");
+    platform.run(&["users", "sessions", "--end", id]);
+    let read = platform.client.get(format!("{}/v1/session", platform.url)).header("cookie", cookie);
+    assert_eq!(read.send().await.expect("an answer").status(), 401);
+    let refused = platform.command().args(["users", "disable", "ada"]).output().expect("it runs");
+    let output = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && output.contains("last enabled user with the role `admin`"), "{output}");
 }

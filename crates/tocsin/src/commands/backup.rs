@@ -18,7 +18,7 @@ use crate::{
     commands::doctor::{self, Level},
     configuration::{self, Configuration, ConfigurationArgs},
     failure::{Failure, Outcome},
-    platform,
+    local_change, platform,
     terminal::{Terminal, counted, printable, size},
 };
 
@@ -61,7 +61,7 @@ impl Args {
         let to = self.to.clone();
         let version = env!("CARGO_PKG_VERSION");
         let taking =
-            tokio::task::spawn_blocking(move || backup::back_up(&folder, &to, version, platform::now(), reserve));
+            tokio::task::spawn_blocking(move || backup::back_up(&folder, &to, version, local_change::now(), reserve));
         let taken = taking.await.map_err(|error| Failure::failed("the backup task panicked").because(&error))?;
         let manifest = taken.map_err(|error| failed("back up", &error))?;
         if self.json {
@@ -160,8 +160,23 @@ impl Drop for DrillFolder {
     }
 }
 
+/// Result of a restore drill.
+pub struct Drilled {
+    /// Manifest of the backup.
+    pub manifest: Manifest,
+    /// Examination of the restored databases.
+    pub findings: Vec<doctor::Finding>,
+    /// Restored records.
+    pub counts: RecordCounts,
+    /// Restored applications.
+    pub applications: u64,
+}
+
 /// Restore drill: restores a backup, given or taken, into a temporary folder and opens it as a server would.
-async fn drill(terminal: &Terminal, from: Option<PathBuf>, configuration: Configuration, json: bool) -> Outcome {
+///
+/// # Errors
+/// If the backup cannot be taken, restored or opened, or a restored database is damaged.
+pub async fn run_drill(from: Option<PathBuf>, configuration: Configuration) -> Outcome<Drilled> {
     let temporary = DrillFolder::new()?;
     let (folder, data) = (configuration.data.folder.clone(), temporary.0.join("data"));
     let (copy, restored) = (temporary.0.join("backup"), data.clone());
@@ -171,7 +186,7 @@ async fn drill(terminal: &Terminal, from: Option<PathBuf>, configuration: Config
         let from = match from {
             Some(from) => from,
             None => {
-                let taken = backup::back_up(&folder, &copy, version, platform::now(), reserve);
+                let taken = backup::back_up(&folder, &copy, version, local_change::now(), reserve);
                 taken.map_err(|error| failed("back up", &error))?;
                 copy
             }
@@ -192,8 +207,14 @@ async fn drill(terminal: &Terminal, from: Option<PathBuf>, configuration: Config
     let records = platform::open_records(&configuration).await?;
     let counts = records.counts();
     let applications = records.applications().await;
-    let applications = applications.map_err(|error| Failure::failed("the drill failed").because(&error))?.len();
+    let applications = applications.map_err(|error| Failure::failed("the drill failed").because(&error))?.len() as u64;
     drop(records);
+    Ok(Drilled { manifest, findings, counts, applications })
+}
+
+/// Runs a restore drill and prints its result.
+async fn drill(terminal: &Terminal, from: Option<PathBuf>, configuration: Configuration, json: bool) -> Outcome {
+    let Drilled { manifest, findings, counts, applications } = run_drill(from, configuration).await?;
     if json {
         let (subscribers, subscriptions) = (counts.subscribers, counts.subscriptions);
         let counts = json!({"applications": applications, "subscribers": subscribers, "subscriptions": subscriptions});
@@ -201,7 +222,7 @@ async fn drill(terminal: &Terminal, from: Option<PathBuf>, configuration: Config
     }
     show(terminal, "the drill succeeded: restored, examined, opened and removed", &manifest)?;
     doctor::show(terminal, &findings)?;
-    Ok(terminal.line(restored_records(applications as u64, counts))?)
+    Ok(terminal.line(restored_records(applications, counts))?)
 }
 
 /// The restored records, as text.
@@ -226,7 +247,7 @@ fn move_databases(folder: &Path) -> Outcome {
     if there.is_empty() {
         return Ok(());
     }
-    let away = new_folder(folder, &format!("replaced-{}", platform::now().0 / 1_000_000))?;
+    let away = new_folder(folder, &format!("replaced-{}", local_change::now().0 / 1_000_000))?;
     for name in there {
         let from = folder.join(&name);
         std::fs::rename(&from, away.join(&name)).map_err(|error| Failure::file("move", &from, &error))?;

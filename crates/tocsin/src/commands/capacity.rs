@@ -1,11 +1,12 @@
-//! Command `capacity`: sizes an installation from a load profile and measured costs, without a server.
+//! Command `capacity`: sizes an installation from a load profile and measured costs, without a server; derives a profile
+//! from the activity of a server.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use clap::ValueEnum;
+use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 use tocsin_capacity::{
     page::{self, clock, plan_page, role_row, sweep_row},
@@ -20,6 +21,7 @@ use tocsin_capacity::{
 use tocsin_model::problem::Problem;
 
 use crate::{
+    client::Client,
     failure::{Failure, Outcome},
     problems::compiler_format,
     terminal::{Colour, Terminal},
@@ -32,7 +34,10 @@ const SENSITIVITIES_SHOWN: usize = 8;
 
 /// Arguments of `tocsin capacity`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
+    #[command(subcommand)]
+    what: Option<Action>,
     /// Load profile, a YAML file
     #[arg(required_unless_present_any = ["paper", "papers"])]
     profile: Option<PathBuf>,
@@ -59,6 +64,53 @@ pub struct Args {
     out: Option<PathBuf>,
 }
 
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Derive a load profile from the activity of a server
+    #[command(after_help = "The key needs the scope operations:read. Hours of the day are in UTC.")]
+    Profile {
+        /// Start, such as 2026-11-22T00:00:00Z; default is seven days before the end
+        #[arg(long, value_name = "TIME")]
+        from: Option<String>,
+        /// End; default is now
+        #[arg(long, value_name = "TIME")]
+        to: Option<String>,
+        /// Name of the profile
+        #[arg(long, default_value = "recorded")]
+        name: String,
+        /// Output file; default is standard output
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long, conflicts_with = "out")]
+        json: bool,
+    },
+}
+
+impl Action {
+    async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        let Action::Profile { from, to, name, out, json } = self;
+        let mut query = vec![("name", name)];
+        query.extend(from.map(|from| ("from", from)));
+        query.extend(to.map(|to| ("to", to)));
+        let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let recorded = client.get("/v1/capacity/profile", &query).await?;
+        if json {
+            return Ok(terminal.json(&recorded)?);
+        }
+        let notes = recorded["notes"].as_array().into_iter().flatten().filter_map(serde_json::Value::as_str);
+        let notes: String = notes.map(|note| format!("# {note}\n")).collect();
+        let text = format!("{notes}{}", recorded["profile"].as_str().unwrap_or_default());
+        match out {
+            None => Ok(terminal.line(text.trim_end())?),
+            Some(file) => {
+                fs::write(&file, text).map_err(|error| Failure::file("write", &file, &error))?;
+                Ok(terminal.line(file.display())?)
+            }
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// Text for a terminal
@@ -83,8 +135,16 @@ impl Args {
     /// Reads the profile, plans and prints.
     ///
     /// # Errors
-    /// If a file cannot be read or is invalid, or an assumption is unknown.
-    pub fn run(self, terminal: &Terminal) -> Outcome {
+    /// If a file cannot be read or is invalid, or an assumption is unknown; for a derived profile if the server does not
+    /// respond.
+    pub async fn run(mut self, terminal: &Terminal, client: impl FnOnce() -> Outcome<Client>) -> Outcome {
+        match self.what.take() {
+            Some(action) => action.run(terminal, &client()?).await,
+            None => self.plan(terminal),
+        }
+    }
+
+    fn plan(self, terminal: &Terminal) -> Outcome {
         if self.papers {
             let rows: Vec<Vec<String>> =
                 PAPERS.iter().map(|paper| vec![paper.name.to_owned(), paper.about.to_owned()]).collect();
@@ -341,6 +401,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::commands::fake_server::FakeServer;
 
     #[test]
     fn the_committed_schemas_are_up_to_date() {
@@ -393,7 +454,7 @@ day: { peaks: [{ at: \"18:00\", lasts: 1h, times: 3 }] }
 
     fn output<'a>(words: impl Iterator<Item = &'a str>) -> String {
         let (terminal, captured) = Terminal::captured();
-        let end = TestCli::parse_from(words).args.run(&terminal);
+        let end = TestCli::parse_from(words).args.plan(&terminal);
         let end = end.map_or_else(|failure| format!("failed: {}\n", failure.message), |()| String::new());
         captured.text() + &end
     }
@@ -413,6 +474,18 @@ day: { peaks: [{ at: \"18:00\", lasts: 1h, times: 3 }] }
         ] {
             assert!(text.contains(piece), "{piece}: {text}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_profile_is_derived_from_the_activity_of_a_server() {
+        let recorded = json!({"profile": "profile: recorded\n", "notes": ["no event was recorded"], "events": 0});
+        let server = FakeServer::start(vec![(200, recorded)]).await;
+        let (terminal, captured) = Terminal::captured();
+        let args = TestCli::parse_from(["x", "profile", "--from", "2026-11-01T00:00:00Z"]).args;
+        args.run(&terminal, || Ok(server.client())).await.expect("derived");
+        assert_eq!(captured.text(), "# no event was recorded\nprofile: recorded\n");
+        let requests = server.requests().join("\n");
+        assert!(requests.contains("GET /v1/capacity/profile?name=recorded&from=2026-11-01T00"), "{requests}");
     }
 
     #[test]

@@ -26,12 +26,8 @@ impl Args {
     /// If the configuration is invalid.
     pub fn run(self, terminal: &Terminal, configuration: &ConfigurationArgs) -> Outcome {
         let layered = configuration::load(configuration, &[])?;
-        let rows = configuration::keys().filter_map(|key| {
-            let setting = layered.settings.get(key.path.as_str())?;
-            let masked = key.secret && setting.value.as_str().is_none_or(|text| !text.is_empty());
-            let value = if masked { Value::from("********") } else { setting.value.clone() };
-            (!self.changed || setting.source != Source::Default)
-                .then(|| (key.path.clone(), value, setting.source.clone()))
+        let rows = layered.shown().filter_map(|(key, value, source)| {
+            (!self.changed || *source != Source::Default).then(|| (key.path.clone(), value, source.clone()))
         });
         if self.json {
             let all: serde_json::Map<String, Value> = rows

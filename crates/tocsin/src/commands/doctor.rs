@@ -16,7 +16,7 @@ use tocsin_model::{http_date, plural::plural, time::Timestamp};
 
 use crate::{
     client::{Client, ConnectionArgs, segment},
-    configuration::{self, ConfigurationArgs},
+    configuration::{self, ConfigurationArgs, MergedConfiguration},
     failure::{Failure, Outcome},
     terminal::{Colour, Terminal, duration, printable, thousands},
 };
@@ -92,28 +92,22 @@ impl Args {
         let mut findings = Vec::new();
         match configuration::load(configuration, &[]) {
             Ok(layered) => {
-                findings.push(Finding::ok("configuration", "is well-formed"));
-                findings.extend(
-                    layered
-                        .warnings
-                        .iter()
-                        .map(|warning| Finding::warn("configuration", warning, "remove or rename it")),
-                );
-                let configuration = layered.configuration;
                 let bar = terminal.progress(None, "{spinner} measuring the disk");
                 bar.enable_steady_tick(Duration::from_millis(100));
-                let examined = tokio::task::spawn_blocking(move || folder::examine(&configuration)).await;
+                let examined = examine(&layered).await;
                 bar.finish_and_clear();
-                findings.extend(examined.map_err(|error| Failure::failed("the examination panicked").because(&error))?);
+                findings.extend(examined?);
             }
-            Err(failure) => findings.push(Finding::fail(
-                "configuration",
-                failure.details.join("; "),
-                "fix the configuration; without it the data folder is unknown and was not examined",
-            )),
+            Err(failure) => {
+                findings.push(Finding::fail(
+                    "configuration",
+                    failure.details.join("; "),
+                    "fix the configuration; without it the data folder is unknown and was not examined",
+                ));
+                findings.extend(process());
+                findings.extend(clock(SystemTime::now()));
+            }
         }
-        findings.extend(process());
-        findings.extend(clock(SystemTime::now()));
         match connection.client(configuration) {
             Ok(client) => findings.extend(server(&client, !self.no_probe).await),
             Err(failure) => findings.push(Finding::fail("server", failure.message, "correct the address or the key")),
@@ -130,6 +124,22 @@ impl Args {
             more => Err(Failure::failed(format!("{more} checks failed"))),
         }
     }
+}
+
+/// Checks a valid configuration, the data folder and the machine.
+///
+/// # Errors
+/// If the examination panics.
+pub async fn examine(layered: &MergedConfiguration) -> Outcome<Vec<Finding>> {
+    let mut findings = vec![Finding::ok("configuration", "is well-formed")];
+    let warnings = layered.warnings.iter();
+    findings.extend(warnings.map(|warning| Finding::warn("configuration", warning, "remove or rename it")));
+    let configuration = layered.configuration.clone();
+    let examined = tokio::task::spawn_blocking(move || folder::examine(&configuration)).await;
+    findings.extend(examined.map_err(|error| Failure::failed("the examination panicked").because(&error))?);
+    findings.extend(process());
+    findings.extend(clock(SystemTime::now()));
+    Ok(findings)
 }
 
 /// Checks the databases of an unused folder for integrity. Blocks.

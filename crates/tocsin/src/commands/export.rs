@@ -58,6 +58,26 @@ enum Action {
         #[arg(long)]
         class: Option<String>,
     },
+    /// Export the audit log, newest first
+    Audit {
+        #[command(flatten)]
+        output: Output,
+        /// Actor to filter by
+        #[arg(long)]
+        actor: Option<String>,
+        /// Action to filter by
+        #[arg(long)]
+        action: Option<String>,
+        /// Object to filter by
+        #[arg(long)]
+        object: Option<String>,
+        /// Start of the period
+        #[arg(long, value_name = "TIME")]
+        from: Option<String>,
+        /// End of the period, exclusive
+        #[arg(long, value_name = "TIME")]
+        to: Option<String>,
+    },
     /// Export all active suppressions
     Suppressions {
         #[command(flatten)]
@@ -92,6 +112,10 @@ impl Args {
                 return definition(terminal, client, &application, output.as_deref()).await;
             }
             Action::Subscribers { output } => ("/v1/export/subscribers", output, Vec::new()),
+            Action::Audit { output, actor, action, object, from, to } => {
+                let named = vec![("actor", actor), ("action", action), ("object", object), ("from", from), ("to", to)];
+                ("/v1/audit/export", output, named)
+            }
             Action::Suppressions { output, protocol, cause } => {
                 ("/v1/export/suppressions", output, vec![("protocol", protocol), ("cause", cause)])
             }

@@ -3,7 +3,7 @@
 use clap::{Subcommand, ValueEnum};
 use serde_json::Value;
 
-use super::lists::{ItemList, chosen};
+use super::lists::{DryRun, ItemList, chosen};
 use crate::{
     client::Client,
     failure::{Failure, Outcome},
@@ -52,6 +52,8 @@ enum Action {
         /// All listed firings; excludes other filters
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        dry: DryRun,
     },
     /// Dismiss missed firings without running them
     Dismiss {
@@ -60,6 +62,8 @@ enum Action {
         /// All listed firings; excludes other filters
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        dry: DryRun,
         /// Confirmation; without it the command asks
         #[arg(long, short)]
         yes: bool,
@@ -128,10 +132,12 @@ impl Args {
                 let items = client.list("/v1/slow-firings", &query, limit).await?;
                 slow(terminal, &items, json)
             }
-            Action::Refire { filter, all } => {
-                let answer = client.post("/v1/firings/refire", &filter.body(all)?).await?;
+            Action::Refire { filter, all, dry } => {
+                let answer = client.post(&dry.path("/v1/firings/refire"), &filter.body(all)?).await?;
                 let batches = answer["batches"].as_u64().unwrap_or_default();
-                terminal.line(format_args!("rules run for {}", counted(batches, "event batch", "event batches")))?;
+                let batches = counted(batches, "event batch", "event batches");
+                let run = if dry.is_dry() { "rules would be run for" } else { "rules run for" };
+                terminal.line(format_args!("{run} {batches}"))?;
                 let failed = answer["failed"].as_array().map(Vec::as_slice).unwrap_or_default();
                 for again in failed {
                     let reason = printable(again["reason"].as_str().unwrap_or_default());
@@ -142,9 +148,9 @@ impl Args {
                     count => Err(Failure::failed(format!("{count} failed again and stay listed"))),
                 }
             }
-            Action::Dismiss { filter, all, yes } => {
+            Action::Dismiss { filter, all, dry, yes } => {
                 let body = filter.body(all)?;
-                if !yes {
+                if !yes && !dry.is_dry() {
                     let items = filter.list(client, usize::MAX).await?;
                     let batches: u64 = items.iter().filter_map(|item| item["batches"].as_u64()).sum();
                     let batches = counted(batches, "event batch", "event batches");
@@ -153,9 +159,10 @@ impl Args {
                         return Err(Failure::failed("nothing was changed; --yes skips the confirmation"));
                     }
                 }
-                let answer = client.post("/v1/firings/dismiss", &body).await?;
+                let answer = client.post(&dry.path("/v1/firings/dismiss"), &body).await?;
                 let batches = answer["batches"].as_u64().unwrap_or_default();
-                Ok(terminal.line(format_args!("{} dismissed", counted(batches, "event batch", "event batches")))?)
+                let batches = counted(batches, "event batch", "event batches");
+                Ok(terminal.line(format_args!("{batches} {}", dry.done("dismissed")))?)
             }
         }
     }

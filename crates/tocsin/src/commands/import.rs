@@ -8,6 +8,7 @@ use reqwest::{Body, Method};
 use serde_json::Value;
 use tokio_util::io::ReaderStream;
 
+use super::lists::DryRun;
 use crate::{
     client::{Client, with_query},
     failure::{Failure, Outcome, open_file},
@@ -65,6 +66,8 @@ struct Input {
     /// Character encoding of the file, such as windows-1252 [default: by its byte-order mark, otherwise utf-8]
     #[arg(long)]
     charset: Option<String>,
+    #[command(flatten)]
+    dry: DryRun,
 }
 
 /// Format of a file.
@@ -111,6 +114,7 @@ impl Args {
                 (with_query("/v1/import/subscriptions", &query), input)
             }
         };
+        let (path, dry) = (input.dry.path(&path), input.dry);
         let format = input.format.unwrap_or_else(|| Format::of(&input.file));
         let (body, length) = if input.file.as_os_str() == "-" {
             (
@@ -150,13 +154,17 @@ impl Args {
         let Summary { lines, stored, failed, warned } = summary?;
         let warned = if warned > 0 { format!(", {} with warnings", thousands(warned)) } else { String::new() };
         terminal.line(format_args!(
-            "{}: {} stored, {} refused{warned}",
+            "{}: {} {}, {} refused{warned}",
             counted(lines, "line", "lines"),
             thousands(stored),
+            if dry.is_dry() { "valid" } else { "stored" },
             thousands(failed)
         ))?;
         match failed {
             0 => Ok(()),
+            failed if dry.is_dry() => {
+                Err(Failure::failed(format!("fix the {} refused lines; nothing was stored", thousands(failed))))
+            }
             failed => Err(Failure::failed(format!(
                 "fix the {} refused lines and import them again; the others are stored",
                 thousands(failed)

@@ -1,25 +1,20 @@
 //! Command `inbox`: lists and marks the inbox of a subscriber, follows it as a stream, and creates access tokens.
 
-use std::time::Duration;
+use std::ops::ControlFlow;
 
 use clap::{Subcommand, ValueEnum};
-use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::lists::ItemList;
+use super::{
+    event_stream::{StreamEvent, follow},
+    lists::ItemList,
+};
 use crate::{
-    client::{Client, present_parameters, segment, with_query},
+    client::{Client, present_parameters, segment},
     configuration::Period,
     failure::{Failure, Outcome},
     terminal::{Terminal, printable},
 };
-
-/// Time without any bytes after which a stream counts as broken.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Pause before a stream is reopened.
-const COME_BACK: Duration = Duration::from_secs(2);
-/// Maximum size of a stream event in bytes.
-const EVENT_BYTES_MAX: usize = 64 << 20;
 
 /// Arguments of `tocsin inbox`.
 #[derive(Debug, clap::Args)]
@@ -289,69 +284,35 @@ fn show(terminal: &Terminal, item: &Value) -> Outcome {
     Ok(())
 }
 
-/// Follows the stream, and reopens it at the last event when it ends.
+/// Follows the stream.
 async fn watch(
     terminal: &Terminal,
     client: &Client,
     subscriber: &str,
-    mut after: String,
+    after: String,
     events: Option<usize>,
     json: bool,
 ) -> Outcome {
     let mut left = events.unwrap_or(usize::MAX);
-    loop {
-        let query = [("last_event_id", after.as_str())];
-        let query = if after.is_empty() { &query[..0] } else { &query[..] };
-        let request = client.request(Method::GET, &with_query(&format!("{}/stream", path(subscriber)), query));
-        let mut answer = client.send(request).await?;
-        let mut waiting = Vec::new();
-        while let Ok(Ok(Some(chunk))) = tokio::time::timeout(SILENCE_MAX, answer.chunk()).await {
-            waiting.extend_from_slice(&chunk);
-            while let Some(end) = waiting.windows(2).position(|two| two == b"\n\n") {
-                let block: Vec<u8> = waiting.drain(..end + 2).collect();
-                let Some(event) = Event::read(&String::from_utf8_lossy(&block)) else { continue };
-                after.clone_from(&event.id);
-                event.print(terminal, json)?;
-                left -= 1;
-                if left == 0 {
-                    return Ok(());
-                }
-            }
-            if waiting.len() > EVENT_BYTES_MAX {
-                return Err(Failure::failed("the stream has no event ids; is this a Tocsin server?"));
-            }
-        }
-        tokio::time::sleep(COME_BACK).await;
-    }
+    let take = |event: &StreamEvent| {
+        print(event, terminal, json)?;
+        left -= 1;
+        Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    };
+    follow(client, &format!("{}/stream", path(subscriber)), &[], after, take).await
 }
 
-struct Event {
-    id: String,
-    name: String,
-    data: Value,
-}
-
-impl Event {
-    /// Parses a block; `None` for a keep-alive comment.
-    fn read(block: &str) -> Option<Event> {
-        let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
-        let data = serde_json::from_str(&field("data: ")?).ok()?;
-        Some(Event { id: field("id: ")?, name: field("event: ")?, data })
+fn print(StreamEvent { id, name, data }: &StreamEvent, terminal: &Terminal, json: bool) -> Outcome {
+    if json {
+        return Ok(terminal.line(json!({"id": id, "event": name, "data": data}))?);
     }
-
-    fn print(&self, terminal: &Terminal, json: bool) -> Outcome {
-        let Event { id, name, data } = self;
-        if json {
-            return Ok(terminal.line(json!({"id": id, "event": name, "data": data}))?);
-        }
-        let said = match name.as_str() {
-            "unread" => format!("{} unread", data["unread"]),
-            "deleted" => format!("deleted {}", text(data, "id")),
-            "reset" => "events were lost; list the inbox again".to_owned(),
-            name => format!("{} {} {} {}", printable(name), text(data, "id"), state(data), headline(data)),
-        };
-        Ok(terminal.line(said)?)
-    }
+    let said = match name.as_str() {
+        "unread" => format!("{} unread", data["unread"]),
+        "deleted" => format!("deleted {}", text(data, "id")),
+        "reset" => "events were lost; list the inbox again".to_owned(),
+        name => format!("{} {} {} {}", printable(name), text(data, "id"), state(data), headline(data)),
+    };
+    Ok(terminal.line(said)?)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{fs, io::Write};
 use crate::{
     configuration::{self, ConfigurationArgs},
     failure::{Failure, Outcome},
-    first_key, platform,
+    first_key, local_change, platform,
     terminal::{Colour, Terminal},
 };
 
@@ -35,7 +35,7 @@ impl Args {
             Err(error) => return Err(Failure::file("write", &file, &error)),
         }
         let records = platform::open_records(&configuration).await?;
-        match first_key::create_if_needed(&*records, folder, platform::now()).await? {
+        match first_key::create_if_needed(&*records, folder, local_change::now()).await? {
             Some(key) => show_first_key(terminal, folder, &key)?,
             None => terminal.line("the installation has keys; `tocsin keys create` creates more")?,
         }

@@ -45,7 +45,7 @@ enum Action {
         description: String,
         /// Permissions: admin, or applications:read, applications:write, subscribers:read, subscribers:write,
         /// events:write, operations:read, operations:write, keys:write, bounces:write, inbox:read, inbox:write,
-        /// messages:write, sync:read, sync:write; repeatable, or comma-separated
+        /// messages:write, sync:read, sync:write, audit:read; repeatable, or comma-separated
         #[arg(long, value_delimiter = ',')]
         scope: Vec<String>,
         /// Role whose scopes the key gets; `tocsin keys roles` lists the roles; repeatable, or comma-separated
@@ -59,6 +59,17 @@ enum Action {
         /// Expiry: a time of RFC 3339, or a duration from now such as 90d; default is never
         #[arg(long, value_name = "WHEN")]
         expires: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Replace a key by a new one with the same rights
+    Rotate {
+        /// Key id, the middle part of the key
+        id: String,
+        /// Time for which the old key stays valid, at most 30d; 0s revokes it at once
+        #[arg(long, value_name = "DURATION", default_value = "24h")]
+        overlap: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -83,7 +94,8 @@ impl Args {
                     return Ok(terminal.json(&items)?);
                 }
                 let rows: Vec<Vec<String>> = items.iter().map(row).collect();
-                Ok(terminal.table(&["id", "scopes", "resources", "created", "expires", "description"], &rows)?)
+                Ok(terminal
+                    .table(&["id", "scopes", "resources", "created", "expires", "last used", "description"], &rows)?)
             }
             Action::Roles { json } => {
                 let items = client.list("/v1/roles", &[], 1_000).await?;
@@ -121,6 +133,21 @@ impl Args {
                 terminal.line(format_args!("its id is {id}; `tocsin keys revoke {id}` revokes it"))?;
                 Ok(terminal.line("next: set TOCSIN_KEY to the key, or send the header `Authorization: Bearer KEY`")?)
             }
+            Action::Rotate { id, overlap, json } => {
+                let path = format!("/v1/keys/{}/rotate", segment(&id));
+                let made = client.post(&path, &json!({"overlap": overlap})).await?;
+                if json {
+                    return Ok(terminal.json(&made)?);
+                }
+                let key = printable(made["key"].as_str().unwrap_or_default());
+                terminal
+                    .line(format_args!("the key, shown this once:\n\n    {}\n", terminal.paint(Colour::Bold, key)))?;
+                let old = match made["replaced_expires_at"].as_str() {
+                    Some(end) => format!("{id} stays valid until {end}"),
+                    None => format!("{id} is revoked"),
+                };
+                Ok(terminal.line(format_args!("its id is {}; {old}", text(&made, "id")))?)
+            }
             Action::Revoke { id } => {
                 client.send(client.request(Method::DELETE, &format!("/v1/keys/{}", segment(&id)))).await?;
                 Ok(terminal.line(format_args!("{id} is revoked"))?)
@@ -157,12 +184,17 @@ fn expiry(when: &str, now: Timestamp) -> Outcome<Timestamp> {
 
 fn row(key: &Value) -> Vec<String> {
     let expires = if key["expires_at"].is_null() { "never".to_owned() } else { text(key, "expires_at") };
+    let used = match key["last_used_from"].as_str() {
+        Some(from) => format!("{} from {}", text(key, "last_used_at"), printable(from)),
+        None => text(key, "last_used_at"),
+    };
     vec![
         text(key, "id"),
         scopes(key),
         list(key, "resources"),
         text(key, "created_at"),
         expires,
+        used,
         text(key, "description"),
     ]
 }
@@ -233,6 +265,26 @@ mod tests {
             its id is k1; `tocsin keys revoke k1` revokes it
             next: set TOCSIN_KEY to the key, or send the header `Authorization: Bearer KEY`
             POST /v1/keys [application/json] {"description":"x","scopes":[],"roles":["operator"],"resources":[]}"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_rotated_key_is_printed_with_the_end_of_the_old_one() {
+        let made = json!({"id": "k2", "key": "tocsin_k2_secret", "replaces": "k1",
+            "replaced_expires_at": "2026-11-22T00:00:00Z"});
+        fake_server::check(
+            "keys",
+            &["rotate", "k1"],
+            vec![(201, made)],
+            Args::run,
+            expect![[r#"
+            the key, shown this once:
+
+                tocsin_k2_secret
+
+            its id is k2; k1 stays valid until 2026-11-22T00:00:00Z
+            POST /v1/keys/k1/rotate [application/json] {"overlap":"24h"}"#]],
         )
         .await;
     }

@@ -9,6 +9,32 @@ use crate::{
     terminal::{Terminal, printable},
 };
 
+/// Option of operations on many objects.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub struct DryRun {
+    /// Count only; nothing is changed
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl DryRun {
+    /// The path with the mode of the operation.
+    pub fn path(self, path: &str) -> String {
+        let separator = if path.contains('?') { '&' } else { '?' };
+        if self.dry_run { format!("{path}{separator}dry_run=true") } else { path.to_owned() }
+    }
+
+    /// Whether nothing is changed.
+    pub fn is_dry(self) -> bool {
+        self.dry_run
+    }
+
+    /// The result of an operation, such as `resumed` or `would be resumed`.
+    pub fn done(self, verb: &str) -> String {
+        if self.dry_run { format!("would be {verb}") } else { verb.to_owned() }
+    }
+}
+
 /// List returned by the server.
 pub struct ItemList {
     /// Items.
@@ -45,6 +71,30 @@ impl ItemList {
         }
         Ok(())
     }
+}
+
+/// Fetches up to `limit` results of a bounded search. A request that reached its bound is continued.
+///
+/// # Errors
+/// If the server refuses a request.
+pub async fn search(client: &Client, path: &str, query: &[(&str, &str)], limit: usize) -> Outcome<Vec<Value>> {
+    let (mut items, mut after) = (Vec::new(), None::<String>);
+    while items.len() < limit {
+        let rest = (limit - items.len()).min(1_000).to_string();
+        let mut query = query.to_vec();
+        query.push(("limit", &rest));
+        query.extend(after.as_deref().map(|after| ("after", after)));
+        let mut page = client.get(path, &query).await?;
+        let Some(found) = page.get_mut("items").and_then(Value::as_array_mut) else {
+            return Err(Failure::failed(format!("the response to GET {path} is not a list")));
+        };
+        items.append(found);
+        after = page["next"].as_str().map(str::to_owned);
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(items)
 }
 
 /// The fields `names` of an item as cells of a table: text as it is, other values as JSON, missing ones empty.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
     exchange::text,
-    lists::{ItemList, author},
+    lists::{DryRun, ItemList, author},
 };
 use crate::{
     client::{Client, present_parameters, problem, segment},
@@ -95,6 +95,8 @@ enum Action {
         /// All suspended messages; excludes other filters
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        dry: DryRun,
     },
     /// Edit suspended messages; --resume resumes them
     #[command(after_help = r#"Example:
@@ -107,6 +109,8 @@ enum Action {
         /// All suspended messages; excludes other filters
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        dry: DryRun,
         /// File with the new body of the message given by --id
         #[arg(long, value_name = "FILE")]
         body: Option<PathBuf>,
@@ -167,6 +171,8 @@ enum Action {
         /// All suspended messages; excludes other filters
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        dry: DryRun,
         /// Include open messages that are not suspended
         #[arg(long)]
         open: bool,
@@ -326,15 +332,18 @@ impl Args {
                 let request = client.request(Method::GET, &format!("/v1/messages/{}/reply", segment(&id)));
                 print(terminal, client, request.header("prefer", format!("wait={wait}"))).await
             }
-            Action::Edit { filter, when, all, body, patch, content_type, property, resume } => {
+            Action::Edit { filter, when, all, dry, body, patch, content_type, property, resume } => {
                 let edit = edit(body, patch, content_type, &property)?;
                 let asked = EditRequest { messages: filter.body(all, &when)?, edit, resume };
-                let answer = client.post("/v1/messages/edit", &asked).await?;
+                let answer = client.post(&dry.path("/v1/messages/edit"), &asked).await?;
                 for unchanged in answer["unchanged"].as_array().into_iter().flatten() {
                     terminal.line(format_args!("{}: {}", text(unchanged, "id"), text(unchanged, "reason")))?;
                 }
                 let resumed = thousands(answer["resumed"].as_u64().unwrap_or_default());
-                Ok(terminal.line(format_args!("{} edited, {resumed} resumed", count(&answer)))?)
+                match dry.is_dry() {
+                    true => Ok(terminal.line(format_args!("{} would be edited", count(&answer)))?),
+                    false => Ok(terminal.line(format_args!("{} edited, {resumed} resumed", count(&answer)))?),
+                }
             }
             Action::Find { exchange, what, since, until, limit, json } => {
                 let wrong = || Failure::usage(format!("expected `property=value`; found `{what}`"));
@@ -358,20 +367,22 @@ impl Args {
                 })
             }
             Action::Original { id } => print_bytes(terminal, client, &id, "original").await,
-            Action::Resume { filter, when, all } => {
-                let answer = client.post("/v1/messages/resume", &Value::Object(filter.body(all, &when)?)).await?;
-                Ok(terminal.line(format_args!("{} resumed", count(&answer)))?)
+            Action::Resume { filter, when, all, dry } => {
+                let body = Value::Object(filter.body(all, &when)?);
+                let answer = client.post(&dry.path("/v1/messages/resume"), &body).await?;
+                Ok(terminal.line(format_args!("{} {}", count(&answer), dry.done("resumed")))?)
             }
-            Action::End { filter, when, all, open, yes } => {
+            Action::End { filter, when, all, dry, open, yes } => {
                 let mut body = filter.body(all, &when)?;
                 if open {
                     body.insert("standing".into(), "open".into());
                 }
-                if !yes && !terminal.confirm("end these messages permanently? They will not be sent")? {
+                let is_sure = yes || dry.is_dry();
+                if !is_sure && !terminal.confirm("end these messages permanently? They will not be sent")? {
                     return Err(Failure::failed("nothing was changed; --yes skips the confirmation"));
                 }
-                let answer = client.post("/v1/messages/end", &Value::Object(body)).await?;
-                Ok(terminal.line(format_args!("{} ended", count(&answer)))?)
+                let answer = client.post(&dry.path("/v1/messages/end"), &Value::Object(body)).await?;
+                Ok(terminal.line(format_args!("{} {}", count(&answer), dry.done("ended")))?)
             }
         }
     }

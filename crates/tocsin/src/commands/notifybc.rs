@@ -18,7 +18,7 @@ use self::{dump_files::DumpFile, report::Report, rest::Installation};
 use crate::{
     configuration::{self, ConfigurationArgs},
     failure::{Failure, Outcome},
-    platform,
+    local_change, platform,
     terminal::{Terminal, counted},
 };
 
@@ -82,7 +82,7 @@ impl Batch {
     fn put(&mut self, document: Document) {
         let id = document.get("_id").or_else(|| document.get("id"));
         let id = id.and_then(|id| id.as_str()).unwrap_or("without id").to_owned();
-        match import_record(self.collection, document, platform::now()) {
+        match import_record(self.collection, document, local_change::now()) {
             Ok(record) => {
                 self.bytes += record.bytes();
                 self.records.push(record);
@@ -127,7 +127,7 @@ impl Import {
             let records: Arc<dyn NotifybcStore> = platform::open_records(&configuration).await?;
             target = Some(records);
         }
-        let report = import_from(source, target, terminal).await?;
+        let report = local_change::local_change("notifybc.import", import_from(source, target, terminal)).await?;
         drop(lock);
         if self.json {
             terminal.json(&report.to_json(self.dry_run))?;
@@ -167,7 +167,7 @@ async fn import_from(source: Source, target: Option<Arc<dyn NotifybcStore>>, ter
         records.iter().for_each(|record| report.read(collection, record));
         if let Some(store) = &target {
             let ids: Vec<String> = records.iter().map(|record| record.id().to_owned()).collect();
-            let results = store_records(store, collection, records, platform::now()).await;
+            let results = store_records(store, collection, records, local_change::now()).await;
             let results = results.map_err(|error| {
                 Failure::failed("the records cannot be stored; repeat the import to continue").because(&error)
             })?;

@@ -1,5 +1,7 @@
 //! Command `rule`: explains the index use of rules, stops and resumes them, and tests one on events.
 
+mod backtest; // two versions of a rule over stored events
+
 use std::{io::Read, path::PathBuf};
 
 use clap::Subcommand;
@@ -83,6 +85,11 @@ enum Action {
   tocsin rule test quakes nearby --event '{"magnitude": 6.1, "place": "Kobe"}'
   tocsin rule test quakes --on quake --of nearby --when 'event.magnitude >= 5.0' --last 100"#)]
     Test(Box<Test>),
+    /// Compare a changed rule with the running one over events
+    #[command(after_help = r#"Examples:
+  tocsin rule backtest quakes nearby --when 'event.magnitude >= 5.5'
+  tocsin rule backtest quakes nearby --version 4 --baseline 3 --from 2026-11-01T00:00:00Z"#)]
+    Backtest(Box<backtest::Backtest>),
 }
 
 #[derive(Debug, clap::Args)]
@@ -205,6 +212,7 @@ impl Args {
                 })
             }
             Action::Test(test) => test.run(terminal, client).await,
+            Action::Backtest(backtest) => backtest.run(terminal, client).await,
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     commands::init::show_first_key,
     configuration::{self, ConfigurationArgs},
     failure::Outcome,
+    host::Host,
     logging, platform,
     signals::Signals,
     terminal::Terminal,
@@ -46,12 +47,15 @@ impl Args {
         }
         let patience = layered.configuration.pipeline.drain_patience.0;
         let mut stop = Signals::new()?;
-        let running = platform::start(layered.configuration).await?;
+        let running = platform::start_hosted(layered.configuration.clone(), Host::shared(layered)).await?;
         // The output may be closed.
         if let Some(key) = &running.first_key {
             let _ = show_first_key(terminal, &running.data_folder, key);
         }
         let _ = terminal.line(format_args!("Tocsin listens at http://{}", running.address));
+        if let Some(link) = running.setup_link()? {
+            let _ = show_setup_link(terminal, &link);
+        }
         tracing::info!(address = %running.address, data = %running.data_folder.display(), version = env!("CARGO_PKG_VERSION"), "started");
         let outcome = tokio::select! {
             name = stop.next() => {
@@ -72,5 +76,26 @@ impl Args {
         }
         tracing::info!("stopped");
         outcome
+    }
+}
+
+/// Prints the setup link on a terminal; otherwise only the command that prints one, because pipes end in logs.
+fn show_setup_link(terminal: &Terminal, link: &str) -> std::io::Result<()> {
+    match terminal.is_interactive() {
+        true => terminal.line(format_args!("no user yet: create the first one within an hour at\n\n    {link}\n")),
+        false => terminal.line("no user yet: `tocsin console open` prints a link that creates the first one"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_setup_link_is_not_printed_into_a_pipe() {
+        let (terminal, printed) = Terminal::captured();
+        show_setup_link(&terminal, "http://127.0.0.1:8480/console/setup#token").expect("printed");
+        let printed = printed.text();
+        assert!(printed.contains("tocsin console open") && !printed.contains("token"), "{printed}");
     }
 }

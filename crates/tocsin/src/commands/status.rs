@@ -3,10 +3,13 @@
 mod live; // live view that refreshes itself
 mod report; // server status as a typed report
 
-use std::time::Duration;
+use std::{ops::ControlFlow, time::Duration};
 
+use serde_json::json;
+
+use super::event_stream::{StreamEvent, follow};
 use crate::{
-    client::Client,
+    client::{Client, present_parameters},
     failure::{Failure, Outcome},
     terminal::Terminal,
 };
@@ -22,6 +25,12 @@ pub struct Args {
     /// Print plain text once, even on a terminal
     #[arg(long)]
     once: bool,
+    /// Print summaries as lines of JSON when they change; TOPICS selects some
+    #[arg(long, num_args = 0..=1, default_missing_value = "", value_name = "TOPICS", conflicts_with_all = ["json", "once"])]
+    follow: Option<String>,
+    /// Application to filter the batches of --follow by
+    #[arg(long, requires = "follow")]
+    application: Option<String>,
     /// Refresh interval of the live view in seconds
     #[arg(long, default_value_t = 1.0, value_parser = parse_seconds, value_name = "SECONDS")]
     interval: f64,
@@ -38,6 +47,9 @@ impl Args {
     /// # Errors
     /// If the server does not respond or is not ready (exit code 1, for scripts).
     pub async fn run(self, terminal: &Terminal, client: &Client) -> Outcome {
+        if let Some(topics) = &self.follow {
+            return self.stream(terminal, client, topics).await;
+        }
         let answer = client.get("/v1/status", &[]).await?;
         if self.json {
             return Ok(terminal.json(&answer)?);
@@ -50,5 +62,15 @@ impl Args {
             terminal.line(line)?;
         }
         if report.ready { Ok(()) } else { Err(Failure::failed("the server is not ready")) }
+    }
+    /// Prints the events of the live stream.
+    async fn stream(&self, terminal: &Terminal, client: &Client, topics: &str) -> Outcome {
+        let topics = (!topics.is_empty()).then(|| topics.to_owned());
+        let query = [("topics", &topics), ("application", &self.application)];
+        let print = |event: &StreamEvent| {
+            terminal.line(json!({ "topic": event.name, "data": event.data }))?;
+            Ok(ControlFlow::Continue(()))
+        };
+        follow(client, "/v1/stream", &present_parameters(&query), String::new(), print).await
     }
 }

@@ -3,6 +3,7 @@
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
+use super::lists::DryRun;
 use crate::{
     client::{Client, present_parameters},
     failure::{Failure, Outcome},
@@ -29,6 +30,17 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Count suspended notifications by reason and channel
+    Groups {
+        /// Members to group by: application, channel, reason
+        #[arg(long, default_value = "reason,channel", value_name = "MEMBERS")]
+        by: String,
+        #[command(flatten)]
+        filter: Filter,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Show a suspension, its notifications and their content
     Show {
         /// Number of the suspension
@@ -46,6 +58,8 @@ enum Action {
         /// All listed suspensions; excludes other filters
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        dry: DryRun,
     },
     /// End suspensions without sending
     End {
@@ -54,6 +68,8 @@ enum Action {
         /// All listed suspensions; excludes other filters
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        dry: DryRun,
         /// Confirmation; without it the command asks
         #[arg(long, short)]
         yes: bool,
@@ -91,6 +107,8 @@ struct Edit {
     /// Discard earlier edits
     #[arg(long)]
     clear: bool,
+    #[command(flatten)]
+    dry: DryRun,
 }
 
 impl Edit {
@@ -230,22 +248,34 @@ impl Args {
                 if json { Ok(terminal.json(&found)?) } else { show(terminal, &found) }
             }
             Action::Edit(edit) => {
-                let path = format!("/v1/suspensions/{}/edit", edit.id);
+                let path = edit.dry.path(&format!("/v1/suspensions/{}/edit", edit.id));
                 let answer = client.put(&path, &edit.request()?).await?;
                 let id = answer["id"].as_u64().unwrap_or(edit.id);
+                if edit.dry.is_dry() {
+                    let many = answer["notifications"].as_u64().unwrap_or_default();
+                    let many = counted(many, "notification", "notifications");
+                    return Ok(terminal.line(format_args!("{many} of suspension {id} would be edited"))?);
+                }
                 Ok(terminal
                     .line(format_args!("suspension {id} edited; `tocsin suspended resume --id {id}` sends it"))?)
             }
-            Action::Resume { filter, all } => {
-                let answer = client.post("/v1/suspensions/resume", &filter.body(all)?).await?;
+            Action::Groups { by, filter, json } => {
+                let mut query = filter.query();
+                query.push(("by", &by));
+                let found = client.get("/v1/suspensions/groups", &query).await?;
+                if json { Ok(terminal.json(&found)?) } else { groups(terminal, &found) }
+            }
+            Action::Resume { filter, all, dry } => {
+                let answer = client.post(&dry.path("/v1/suspensions/resume"), &filter.body(all)?).await?;
                 Ok(terminal.line(format_args!(
-                    "{} resumed",
-                    counted(answer["notifications"].as_u64().unwrap_or_default(), "notification", "notifications")
+                    "{} {}",
+                    counted(answer["notifications"].as_u64().unwrap_or_default(), "notification", "notifications"),
+                    dry.done("resumed")
                 ))?)
             }
-            Action::End { filter, all, yes } => {
+            Action::End { filter, all, dry, yes } => {
                 let body = filter.body(all)?;
-                if !yes {
+                if !yes && !dry.is_dry() {
                     let items = filter.list(client, usize::MAX).await?;
                     let many: u64 = items.iter().map(|item| count(item).unwrap_or(1)).sum();
                     let many = counted(many, "notification", "notifications");
@@ -253,14 +283,36 @@ impl Args {
                         return Err(Failure::failed("nothing was changed; --yes skips the confirmation"));
                     }
                 }
-                let answer = client.post("/v1/suspensions/end", &body).await?;
+                let answer = client.post(&dry.path("/v1/suspensions/end"), &body).await?;
                 Ok(terminal.line(format_args!(
-                    "{} ended",
-                    counted(answer["notifications"].as_u64().unwrap_or_default(), "notification", "notifications")
+                    "{} {}",
+                    counted(answer["notifications"].as_u64().unwrap_or_default(), "notification", "notifications"),
+                    dry.done("ended")
                 ))?)
             }
         }
     }
+}
+
+/// Prints groups of suspensions.
+fn groups(terminal: &Terminal, found: &Value) -> Outcome {
+    let items = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if items.is_empty() {
+        return Ok(terminal.line("no suspended notifications")?);
+    }
+    let text = |item: &Value, name: &str| match &item[name] {
+        Value::String(text) => printable(text).into_owned(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    let names = ["notifications", "application", "channel", "since_first", "since_last", "reason"];
+    let used: Vec<&str> = names.into_iter().filter(|name| items.iter().any(|item| !item[*name].is_null())).collect();
+    let rows: Vec<Vec<String>> = items.iter().map(|item| used.iter().map(|name| text(item, name)).collect()).collect();
+    terminal.table(&used, &rows)?;
+    if found["exact"] == false {
+        terminal.line("not all suspensions are counted, or not all groups are listed")?;
+    }
+    Ok(())
 }
 
 /// Prints a suspension, then the rendered content of each notification.
@@ -388,6 +440,51 @@ mod tests {
                        fields  {}
                       problem  it is gone
                 GET /v1/suspensions/4"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_counts_without_a_question() {
+        let counted = json!({"notifications": 1_200, "dry_run": true});
+        check(
+            &["resume", "--channel", "email", "--dry-run"],
+            vec![(200, counted.clone())],
+            expect![[r#"
+            1,200 notifications would be resumed
+            POST /v1/suspensions/resume?dry_run=true [application/json] {"channel":"email"}"#]],
+        )
+        .await;
+        check(
+            &["end", "--all", "--dry-run"],
+            vec![(200, counted)],
+            expect![[r#"
+            1,200 notifications would be ended
+            POST /v1/suspensions/end?dry_run=true [application/json] {"all":true}"#]],
+        )
+        .await;
+        check(
+            &["edit", "4", "--subject", "Kobe", "--dry-run"],
+            vec![(200, json!({"id": 4, "notifications": 1, "dry_run": true}))],
+            expect![[r#"
+            1 notification of suspension 4 would be edited
+            PUT /v1/suspensions/4/edit?dry_run=true [application/json] {"edit":{"content":{"subject":"Kobe"}}}"#]],
+        )
+        .await;
+    }
+
+    #[tokio::test]
+    async fn suspensions_are_counted_by_groups() {
+        let group = json!({"channel": "email", "reason": "550 no", "code": "other", "suspensions": 2,
+            "notifications": 12, "since_first": "2026-11-21T09:30:00Z", "since_last": "2026-11-22T09:30:00Z"});
+        check(
+            &["groups", "--application", "quakes"],
+            vec![(200, json!({"items": [group], "exact": false}))],
+            expect![[r#"
+            notifications  channel  since_first           since_last            reason
+            12             email    2026-11-21T09:30:00Z  2026-11-22T09:30:00Z  550 no
+            not all suspensions are counted, or not all groups are listed
+            GET /v1/suspensions/groups?application=quakes&by=reason%2Cchannel"#]],
         )
         .await;
     }

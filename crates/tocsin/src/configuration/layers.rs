@@ -85,6 +85,33 @@ pub struct MergedConfiguration {
     pub warnings: Vec<String>,
 }
 
+impl MergedConfiguration {
+    /// All values as shown to operators, secrets masked, with their sources, in the order of the sections.
+    pub fn shown(&self) -> impl Iterator<Item = (&'static Key, Value, &Source)> {
+        keys().filter_map(|key| {
+            let setting = self.settings.get(key.path.as_str())?;
+            let masked = key.secret && setting.value.as_str().is_none_or(|text| !text.is_empty());
+            let value = if masked { Value::from("********") } else { setting.value.clone() };
+            Some((key, value, &setting.source))
+        })
+    }
+}
+
+/// The configuration of a program that reads no layers, such as the demo.
+impl From<Configuration> for MergedConfiguration {
+    fn from(configuration: Configuration) -> Self {
+        let document = serde_json::to_value(&configuration).unwrap_or_default();
+        let setting = |key: &'static Key| {
+            let value = document.pointer(&format!("/{}", key.path.replace('.', "/"))).unwrap_or(&key.default).clone();
+            let is_default = value == key.default;
+            let source = if is_default { Source::Default } else { Source::Flag("program".to_owned()) };
+            (key.path.as_str(), Setting { value, source })
+        };
+        let settings = keys().map(setting).collect();
+        MergedConfiguration { configuration, settings, warnings: Vec::new() }
+    }
+}
+
 impl Layers {
     /// Merges the layers.
     ///
@@ -213,6 +240,10 @@ fn typed_value(key: &Key, text: &str) -> Value {
             "false" | "0" | "no" | "off" => Some(Value::Bool(false)),
             _ => None,
         },
+        // As in the file, or without brackets and quotation marks.
+        "list of strings" if text.trim_start().starts_with('[') => {
+            serde_json::from_str::<Vec<String>>(text).ok().map(Value::from)
+        }
         "list of strings" => {
             Some(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(Value::from).collect())
         }
@@ -408,9 +439,14 @@ mod tests {
                 ("TOCSIN_DELIVERY_ALLOW_NETWORKS", "10.0.0.0/8, 127.0.0.1/32"),
                 ("TOCSIN_KEY", "x"),
             ],
-            &[("runtime.threads", "3"), ("pipeline.drain_patience", "5s")],
+            &[
+                ("runtime.threads", "3"),
+                ("pipeline.drain_patience", "5s"),
+                ("http.allow_origins", r#"["https://a.example", "https://b.example"]"#),
+            ],
             expect![[r#"
                 delivery.allow_networks = ["10.0.0.0/8","127.0.0.1/32"] (TOCSIN_DELIVERY_ALLOW_NETWORKS)
+                http.allow_origins = ["https://a.example","https://b.example"] (--set http.allow_origins)
                 journal.disk_reserve = "1GiB" (tocsin.toml:1)
                 metrics.enabled = false (TOCSIN_METRICS_ENABLED)
                 pipeline.drain_patience = "5s" (--set pipeline.drain_patience)

@@ -89,6 +89,7 @@ const RANGES: &[(&str, &str, &str)] = &[
     ("pipeline.prune_batches", "1", "1000000"),
     ("pipeline.activity_days", "1", "3650"),
     ("pipeline.drain_patience", "0s", "1h"),
+    ("audit.keep", "1d", "36500d"),
     ("consent.evidence_kept", "0s", "36500d"),
     ("suppression.soft_bounces", "1", "100"),
     ("suppression.soft_bounce_window", "1s", "3650d"),

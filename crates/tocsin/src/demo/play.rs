@@ -7,7 +7,7 @@ use std::{
 
 use indicatif::ProgressBar;
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tocsin_model::plural::plural;
 
 use crate::{
@@ -15,12 +15,15 @@ use crate::{
     commands::{import, publish, status::Report},
     configuration::{self, ConfigurationArgs, LogFormat, Period},
     failure::{Failure, Outcome},
+    host::Host,
     mailbox,
     platform::{self, RunningServer},
     signals::Signals,
     terminal::{Colour, Terminal, counted, duration, thousands},
 };
 
+/// User that the demo creates.
+const DEMO_USER: &str = "demo";
 /// Time without progress after which a demo fails.
 const STALLED: Duration = Duration::from_secs(60);
 
@@ -65,10 +68,19 @@ impl DemoServer {
             .local_addr()
             .map_err(|error| Failure::failed("cannot read the address of a socket").because(&error))?;
         crate::logging::start(&configuration.log)?;
-        let running = platform::start(configuration).await?;
+        let host = Host::shared(configuration.clone().into());
+        let running = platform::start_hosted(configuration, host).await?;
         let key = running.first_key.clone().ok_or_else(|| Failure::failed("the temporary folder was not empty"))?;
         let client = Client::new(format!("http://{}", running.address), Some(key.clone()))?;
         Ok(DemoServer { client, key, running, folder })
+    }
+
+    /// Creates a user without a password, and returns a one-time login link for it.
+    pub(super) async fn login_link(&self) -> Outcome<String> {
+        let user = json!({ "name": DEMO_USER, "display_name": "Demo", "roles": ["admin"] });
+        self.client.post("/v1/users", &user).await?;
+        let link = self.client.post("/v1/login-links", &json!({ "user": DEMO_USER })).await?;
+        Ok(format!("{}{}", self.client.server(), link["path"].as_str().unwrap_or_default()))
     }
 
     /// Applies a definition.
@@ -239,7 +251,7 @@ pub(super) fn show_addresses(terminal: &Terminal, stage: &DemoServer, more: &[(&
     terminal.line(terminal.paint(Colour::Bold, "\nAddresses"))?;
     let server = stage.client.server();
     let ours = [
-        ("status page", format!("{server}/")),
+        ("status page", format!("{server}/status")),
         ("API explorer", format!("{server}/explorer/")),
         ("metrics", format!("{server}/metrics")),
     ];

@@ -116,7 +116,9 @@ async fn play(
             .line(format_args!("  {} mails arrived twice, with the same Message-ID", thousands(counts.repeated)))?;
     }
     if !plan.once {
-        show_addresses(terminal, &stage, &[("mailbox", format!("http://{}/", mailbox.page_address()))])?;
+        let mailbox_page = format!("http://{}/", mailbox.page_address());
+        let console = stage.login_link().await?;
+        show_addresses(terminal, &stage, &[("console", console), ("mailbox", mailbox_page)])?;
     }
     Ok((stage, mailbox, right))
 }

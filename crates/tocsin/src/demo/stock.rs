@@ -90,7 +90,8 @@ async fn play(
     let mut right = compare(terminal, "notifications created", expected, report.totals.notifications)?;
     right &= compare(terminal, "messages received", expected, received.load(Ordering::Relaxed))?;
     if !plan.once {
-        show_addresses(terminal, &stage, &[])?;
+        let console = stage.login_link().await?;
+        show_addresses(terminal, &stage, &[("console", console)])?;
     }
     Ok((stage, right))
 }

@@ -4,7 +4,7 @@ use std::{fmt::Write, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{Path, RawQuery, State},
+    extract::{Path, State},
     http::{StatusCode, header},
     response::{Html, IntoResponse, Response},
     routing::get,
@@ -43,7 +43,7 @@ pub(super) fn router(shared: Arc<MailboxState>) -> Router {
         .with_state(shared)
 }
 
-async fn list(State(shared): State<Arc<MailboxState>>, RawQuery(query): RawQuery) -> Response {
+async fn list(State(shared): State<Arc<MailboxState>>) -> Response {
     let (counts, mails) = snapshot(&shared);
     let mut rows = String::new();
     for mail in &mails {
@@ -68,15 +68,10 @@ async fn list(State(shared): State<Arc<MailboxState>>, RawQuery(query): RawQuery
         plural(counts.mails, "mail", "mails"),
         thousands(mails.len() as u64)
     );
-    let (refresh, other) = match query.as_deref() {
-        Some("refresh=off") => ("", "<a href=\"/\">refresh automatically</a>"),
-        _ => ("<meta http-equiv=refresh content=5>", "<a href=\"/?refresh=off\">pause automatic refresh</a>"),
-    };
     page(
         "Mailbox",
-        refresh,
         &format!(
-            "<h1>Mailbox</h1><p class=dim>{head} · {other}</p><table class=list><tr><th>#<th>to<th>subject<th>received</tr>{rows}</table>"
+            "<h1>Mailbox</h1><p class=dim>{head} · <a href=\"/\">reload</a></p><table class=list><tr><th>#<th>to<th>subject<th>received</tr>{rows}</table>"
         ),
     )
 }
@@ -105,7 +100,7 @@ async fn show(State(shared): State<Arc<MailboxState>>, Path(number): Path<u64>) 
         let _ = write!(body, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(value));
     }
     let _ = write!(body, "</table><p><a href=\"/mails/{number}/raw\">raw source</a></p>");
-    page(&subject, "", &body)
+    page(&subject, &body)
 }
 
 async fn html(State(shared): State<Arc<MailboxState>>, Path(number): Path<u64>) -> Response {
@@ -162,12 +157,12 @@ fn not_found(number: u64) -> Response {
     let body = format!(
         "<p><a href=\"/\">&larr; all mails</a></p><h1>Mail {number} not found</h1><p>Only the newest mails are kept.</p>"
     );
-    (StatusCode::NOT_FOUND, page("Not found", "", &body)).into_response()
+    (StatusCode::NOT_FOUND, page("Not found", &body)).into_response()
 }
 
-fn page(title: &str, head: &str, body: &str) -> Response {
+fn page(title: &str, body: &str) -> Response {
     let html = format!(
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width, initial-scale=1\">{head}<title>{title}</title><style>{STYLE}</style><main>{body}</main></html>"
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width, initial-scale=1\"><title>{title}</title><style>{STYLE}</style><main>{body}</main></html>"
     );
     let headers = [
         (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),

@@ -20,10 +20,11 @@ use tocsin_store::{entries::Entries, records::ApplicationStore};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::{listeners::server_tls, now};
+use super::listeners::server_tls;
 use crate::{
     configuration::{Configuration, Ldap},
     failure::{Failure, Outcome},
+    local_change::now,
 };
 
 /// LDAP face that is ready to start: its addresses are bound and its configuration is valid.
@@ -186,6 +187,11 @@ pub(super) async fn prepare(
 }
 
 impl PreparedLdapFace {
+    /// The directory.
+    pub(super) fn directory(&self) -> Directory {
+        self.directory.clone()
+    }
+
     /// SCIM view of the directory, if enabled.
     pub(super) fn scim(&self, configuration: &Configuration) -> Outcome<Option<ScimOptions>> {
         let public_url = super::public_url(&configuration.http.public_url)?;

@@ -23,14 +23,12 @@ use tocsin_store::records::Records;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    listeners::{connection_options, server_tls},
-    now,
-};
+use super::listeners::{connection_options, server_tls};
 use crate::{
     configuration::{Configuration, Notifybc as Options},
     failure::{Failure, Outcome, read_text_file},
     first_key::write_private,
+    local_change::now,
 };
 
 /// Time after which the own configurations are stored again if that failed.

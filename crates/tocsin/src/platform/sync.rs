@@ -39,10 +39,11 @@ use tocsin_sync::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{now, store_failure};
+use super::store_failure;
 use crate::{
     configuration::{Configuration, PoolSizing},
     failure::{Failure, Outcome},
+    local_change::now,
 };
 
 /// Interval of maintenance.
@@ -61,7 +62,7 @@ pub async fn open(
     configuration: &Configuration,
     records: Arc<dyn Records>,
     inbox: Arc<dyn Inbox>,
-) -> Outcome<Arc<Replicas>> {
+) -> Outcome<(Arc<Replicas>, Arc<SqliteCollections>)> {
     let (folder, options) = (configuration.data.folder.clone(), &configuration.sync);
     let places = |count: u32| count.max(1) as usize;
     let kept = CollectionsOptions { reserve_bytes: options.disk_reserve.0, readers: places(options.readers) };
@@ -81,8 +82,9 @@ pub async fn open(
         opening.map_err(|error| Failure::failed("the task that opens the rows of devices panicked").because(&error))?;
     let store = Arc::new(opened.map_err(|error| store_failure("rows of devices", &error))?);
     let (clock, environment) = (Arc::new(now), Arc::new(|name: &str| std::env::var(name).ok()));
-    let opened = Replicas::open(Parts { records, inbox, store, clock, environment, limits }).await;
-    opened.map_err(|error| Failure::failed("cannot read the sync devices").because(&error))
+    let opened = Replicas::open(Parts { records, inbox, store: store.clone(), clock, environment, limits }).await;
+    let replicas = opened.map_err(|error| Failure::failed("cannot read the sync devices").because(&error))?;
+    Ok((replicas, store))
 }
 
 /// Deletes expired data at intervals, until the server ends.

@@ -246,6 +246,22 @@ async fn s4_2_bracket_form_order_window_and_selection() {
         names.sort_unstable();
         assert_eq!(names, expected, "{fields}");
     }
+    let all = server.get(Role::SuperAdmin, "/bounces").await.ok();
+    let id = |rank: usize| all[rank - 1]["id"].as_str().expect("an id").to_owned();
+    for (condition, expected) in [
+        (json!({ "$gt": id(2) }), vec![3, 4]),
+        (json!({ "$gte": id(2) }), vec![2, 3]),
+        (json!({ "$gt": id(1), "$lt": id(3) }), vec![2]),
+        (json!({ "$gte": id(4), "$lte": id(5) }), vec![4, 5]),
+        (json!({ "$gt": id(5) }), vec![]),
+    ] {
+        for order in ["id", ""] {
+            let filter = query("filter", json!({ "where": { "id": condition }, "order": order, "limit": 2 }));
+            assert_eq!(ranks(&server, &filter).await, expected, "{condition} {order}");
+        }
+    }
+    let filter = query("filter", json!({ "where": { "id": { "$lt": id(4) } }, "order": "-id", "limit": 2 }));
+    assert_eq!(ranks(&server, &filter).await, [3, 2]);
     let without = query("filter", json!({ "fields": "-tags -items", "limit": 1 }));
     let found = server.get(Role::SuperAdmin, &format!("/bounces{without}")).await.ok();
     assert!(found[0].get("tags").is_none() && found[0].get("channel").is_some());
