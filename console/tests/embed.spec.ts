@@ -5,7 +5,22 @@ import { join, resolve } from "node:path";
 import AxeBuilder from "@axe-core/playwright";
 import type { BrowserContext, Page } from "@playwright/test";
 
-import { type Server, expect, test } from "./server";
+import { type Server, test as base, expect, freshServer } from "./server";
+
+/** A server of its own: its items would be among those of the pages. */
+const test = base.extend<object, { server: Server }>({
+  server: [
+    async ({}, use, info) => {
+      const { server, close } = await freshServer(`embed ${info.workerIndex}`, { TOCSIN_HTTP_REQUESTS_PER_ADDRESS_MAX: "0" });
+      try {
+        await use(server);
+      } finally {
+        await close();
+      }
+    },
+    { scope: "worker", timeout: 120_000 },
+  ],
+});
 
 const repository = resolve(import.meta.dirname, "../..");
 const script = readFileSync(join(repository, "console/dist/embed/tocsin.js"), "utf8");

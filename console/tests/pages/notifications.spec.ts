@@ -8,11 +8,11 @@ test("filters are in the address, and a notification shows its attempts, journey
   await expect
     .poll(
       async () =>
-        ((await server.api("GET", "/v1/notifications?outcome=delivered&limit=1")) as { items: unknown[] }).items.length,
+        ((await server.api("GET", "/v1/notifications?application=quakes&outcome=delivered&limit=1")) as { items: unknown[] }).items.length,
     )
     .toBe(1);
   await signIn(page, server);
-  await page.goto("/console/notifications");
+  await page.goto("/console/notifications?application=quakes");
   await page.getByRole("checkbox", { name: "Delivered" }).check();
   await expect(page).toHaveURL(/outcome=.*delivered/);
   const row = page.getByRole("row").nth(1);
