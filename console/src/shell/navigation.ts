@@ -20,7 +20,7 @@ export interface NavigationGroup {
   entries: NavigationEntry[];
 }
 
-export const navigation: NavigationGroup[] = [
+const all: NavigationGroup[] = [
   {
     text: null,
     entries: [
@@ -116,3 +116,10 @@ export const navigation: NavigationGroup[] = [
     entries: [{ to: "/admin", text: "common.nav.admin", icon: "admin", scope: "users:read" }],
   },
 ];
+
+/** Pages that exist. A page is added here with its route. */
+const pages = new Set(["/", "/explain", "/events", "/rules", "/notifications", "/applications", "/templates", "/attention"]);
+
+export const navigation: NavigationGroup[] = all
+  .map((group) => ({ ...group, entries: group.entries.filter((entry) => pages.has(entry.to)) }))
+  .filter((group) => group.entries.length > 0);
