@@ -9722,6 +9722,15 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
+        /** @description It is the last administrator (`/problems/last-admin-user`) */
+        "last-admin-user": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
         /** @description The request cannot be read (`/problems/malformed`) */
         malformed: {
             headers: {
@@ -13183,6 +13192,8 @@ export interface operations {
             403: components["responses"]["forbidden"];
             404: components["responses"]["not-found"];
             408: components["responses"]["timeout"];
+            409: components["responses"]["exists"];
+            412: components["responses"]["changed"];
             413: components["responses"]["too-large"];
             415: components["responses"]["unsupported-media-type"];
             422: components["responses"]["invalid"];
@@ -13214,6 +13225,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
             404: components["responses"]["not-found"];
+            412: components["responses"]["changed"];
             422: components["responses"]["invalid"];
             429: components["responses"]["too-many"];
             500: components["responses"]["internal"];
@@ -13489,6 +13501,7 @@ export interface operations {
             400: components["responses"]["malformed"];
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
             408: components["responses"]["timeout"];
             413: components["responses"]["too-large"];
             415: components["responses"]["unsupported-media-type"];
@@ -13536,6 +13549,7 @@ export interface operations {
             400: components["responses"]["malformed"];
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
             422: components["responses"]["invalid"];
             429: components["responses"]["too-many"];
             500: components["responses"]["internal"];
@@ -13619,6 +13633,8 @@ export interface operations {
             403: components["responses"]["forbidden"];
             404: components["responses"]["not-found"];
             408: components["responses"]["timeout"];
+            409: components["responses"]["exists"];
+            412: components["responses"]["changed"];
             413: components["responses"]["too-large"];
             415: components["responses"]["unsupported-media-type"];
             422: components["responses"]["invalid"];
@@ -13661,6 +13677,8 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
             404: components["responses"]["not-found"];
+            409: components["responses"]["in-use"];
+            412: components["responses"]["changed"];
             422: components["responses"]["invalid"];
             429: components["responses"]["too-many"];
             500: components["responses"]["internal"];
@@ -13700,6 +13718,7 @@ export interface operations {
             403: components["responses"]["forbidden"];
             404: components["responses"]["not-found"];
             408: components["responses"]["timeout"];
+            412: components["responses"]["changed"];
             413: components["responses"]["too-large"];
             415: components["responses"]["unsupported-media-type"];
             422: components["responses"]["invalid"];
@@ -13777,6 +13796,8 @@ export interface operations {
             403: components["responses"]["forbidden"];
             404: components["responses"]["not-found"];
             408: components["responses"]["timeout"];
+            409: components["responses"]["exists"];
+            412: components["responses"]["changed"];
             413: components["responses"]["too-large"];
             415: components["responses"]["unsupported-media-type"];
             422: components["responses"]["invalid"];
@@ -13805,6 +13826,7 @@ export interface operations {
             400: components["responses"]["malformed"];
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
             429: components["responses"]["too-many"];
             500: components["responses"]["internal"];
             503: components["responses"]["unavailable"];
@@ -13840,6 +13862,7 @@ export interface operations {
             400: components["responses"]["malformed"];
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
             408: components["responses"]["timeout"];
             413: components["responses"]["too-large"];
             415: components["responses"]["unsupported-media-type"];
@@ -13869,6 +13892,7 @@ export interface operations {
             400: components["responses"]["malformed"];
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
             429: components["responses"]["too-many"];
             500: components["responses"]["internal"];
             503: components["responses"]["unavailable"];
@@ -15417,6 +15441,7 @@ export interface operations {
             400: components["responses"]["malformed"];
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
             408: components["responses"]["timeout"];
             413: components["responses"]["too-large"];
             415: components["responses"]["unsupported-media-type"];
@@ -16921,6 +16946,7 @@ export interface operations {
             400: components["responses"]["malformed"];
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
             422: components["responses"]["invalid"];
             429: components["responses"]["too-many"];
             500: components["responses"]["internal"];
@@ -16953,6 +16979,7 @@ export interface operations {
             400: components["responses"]["malformed"];
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
             422: components["responses"]["invalid"];
             429: components["responses"]["too-many"];
             500: components["responses"]["internal"];
@@ -17131,6 +17158,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
             408: components["responses"]["timeout"];
+            409: components["responses"]["exists"];
             413: components["responses"]["too-large"];
             415: components["responses"]["unsupported-media-type"];
             422: components["responses"]["invalid"];
@@ -19742,6 +19770,7 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
             408: components["responses"]["timeout"];
+            409: components["responses"]["exists"];
             413: components["responses"]["too-large"];
             415: components["responses"]["unsupported-media-type"];
             422: components["responses"]["invalid"];
@@ -19800,6 +19829,8 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
             404: components["responses"]["not-found"];
+            409: components["responses"]["last-admin-user"];
+            412: components["responses"]["changed"];
             422: components["responses"]["invalid"];
             429: components["responses"]["too-many"];
             500: components["responses"]["internal"];
@@ -19844,6 +19875,8 @@ export interface operations {
             403: components["responses"]["forbidden"];
             404: components["responses"]["not-found"];
             408: components["responses"]["timeout"];
+            409: components["responses"]["last-admin-user"];
+            412: components["responses"]["changed"];
             413: components["responses"]["too-large"];
             415: components["responses"]["unsupported-media-type"];
             422: components["responses"]["invalid"];

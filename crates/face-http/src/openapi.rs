@@ -121,8 +121,18 @@ fn name_failures(
     if operation.request_body.is_some() || operation.parameters.is_some() {
         slugs.push("invalid");
     }
-    let is_revised = ["/v1/subscribers/", "/v1/segments/", "/v1/subscriptions/", "/v1/applications/{application}"];
-    if *method != Method::GET && *method != Method::POST && is_revised.iter().any(|start| path.starts_with(start)) {
+    let is_revised = [
+        "/v1/subscribers/",
+        "/v1/segments/",
+        "/v1/subscriptions/",
+        "/v1/applications/{application}",
+        "/v1/directory/entries/",
+        "/v1/capacity/profiles/",
+        "/v1/users/",
+    ];
+    let is_rename = path.ends_with("/rename");
+    let is_change = *method != Method::GET && (*method != Method::POST || is_rename);
+    if is_change && is_revised.iter().any(|start| path.starts_with(start)) {
         slugs.push("changed");
     }
     if *method != Method::GET {
@@ -130,12 +140,26 @@ fn name_failures(
     }
     // A new subscription of an unknown application is an invalid body.
     let is_creation = *method == Method::POST && path == "/v1/subscriptions";
-    if ["/v1/sync/history", "/v1/consent/key"].contains(&path) || FILTERED.contains(&path) && !is_creation {
+    let names_another = [
+        "/v1/sync/history",
+        "/v1/consent/key",
+        "/v1/login-links",
+        "/v1/session/oidc",
+        "/v1/session/oidc/callback",
+        "/v1/directory/",
+    ];
+    let is_found =
+        names_another.iter().any(|start| path.starts_with(start)) || FILTERED.contains(&path) && !is_creation;
+    if is_found && !slugs.contains(&"not-found") {
         slugs.push("not-found");
     }
     match (method.as_str(), path) {
         ("PUT", "/v1/applications/{application}") => slugs.push("would-drop-data"),
-        ("POST", "/v1/subscribers" | "/v1/segments") => slugs.push("exists"),
+        ("POST", "/v1/subscribers" | "/v1/segments" | "/v1/users" | "/v1/setup") => slugs.push("exists"),
+        ("PUT", "/v1/directory/entries/{dn}" | "/v1/capacity/profiles/{name}") => slugs.push("exists"),
+        ("POST", "/v1/directory/entries/{dn}/rename") => slugs.push("exists"),
+        ("DELETE", "/v1/directory/entries/{dn}") => slugs.push("in-use"),
+        ("PATCH" | "DELETE", "/v1/users/{name}") => slugs.push("last-admin-user"),
         ("POST", path) if path.contains("/events") => slugs.push("idempotency-key-reused"),
         ("POST", "/v1/resends" | "/v1/broadcasts") => slugs.push("exists"),
         ("DELETE", "/v1/segments/{name}") => slugs.push("in-use"),

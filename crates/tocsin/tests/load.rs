@@ -194,7 +194,7 @@ async fn slow_e12_memory_and_descriptors_stay_flat_under_load() {
                         let gone = platform.request(reqwest::Method::DELETE, &path).send().await.expect("an answer");
                         assert!(gone.status().is_success(), "{}", gone.status());
                         let fresh = reqwest::Client::new();
-                        let page = fresh.get(&platform.url).send().await.expect("an answer");
+                        let page = fresh.get(format!("{}/status", platform.url)).send().await.expect("an answer");
                         assert!(page.status().is_success(), "{}", page.status());
                     }
                     done.fetch_add(1, Ordering::SeqCst);
