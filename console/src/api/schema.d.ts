@@ -19267,6 +19267,7 @@ export interface operations {
             400: components["responses"]["malformed"];
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden"];
+            404: components["responses"]["not-found"];
             408: components["responses"]["timeout"];
             413: components["responses"]["too-large"];
             415: components["responses"]["unsupported-media-type"];

@@ -162,6 +162,7 @@ fn name_failures(
         ("PATCH" | "DELETE", "/v1/users/{name}") => slugs.push("last-admin-user"),
         ("POST", path) if path.contains("/events") => slugs.push("idempotency-key-reused"),
         ("POST", "/v1/resends" | "/v1/broadcasts") => slugs.push("exists"),
+        ("POST", "/v1/sync/devices") => slugs.push("not-found"),
         ("DELETE", "/v1/segments/{name}") => slugs.push("in-use"),
         ("DELETE", "/v1/keys/{id}") => slugs.push("last-admin-key"),
         _ => {}
