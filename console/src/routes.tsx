@@ -13,14 +13,11 @@ import { holds, loadSession, sessionState } from "./api/session";
 import { NotFound } from "./components/states";
 import { loadMessages } from "./locales";
 import type { PageDefinition } from "./page";
+import { pages } from "./pages";
 import { CrashPage } from "./shell/crash";
 import { ForbiddenPage, NotFoundPage, Shell } from "./shell/shell";
 import { initialRange } from "./shell/range";
 import { parseSearch, stringifySearch } from "./shell/search";
-
-const files = import.meta.glob<{ default: PageDefinition[] }>("./pages/*/route.tsx", { eager: true });
-
-export const pages: PageDefinition[] = Object.values(files).flatMap((file) => file.default);
 
 const root = createRootRoute({ component: Outlet, notFoundComponent: () => <NotFound /> });
 

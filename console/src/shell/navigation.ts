@@ -1,6 +1,7 @@
 // The navigation, in the order of the data flow.
 import type { IconName } from "../components/icon";
 import type { MessageKey } from "../locales";
+import { pages } from "../pages";
 import type { Session } from "../api/session";
 
 export interface NavigationEntry {
@@ -117,9 +118,9 @@ const all: NavigationGroup[] = [
   },
 ];
 
-/** Pages that exist. A page is added here with its route. */
-const pages = new Set(["/", "/explain", "/events", "/rules", "/notifications", "/applications", "/templates", "/attention"]);
+const paths = new Set(pages.map((page) => page.path));
 
+/** The entries whose pages exist. */
 export const navigation: NavigationGroup[] = all
-  .map((group) => ({ ...group, entries: group.entries.filter((entry) => pages.has(entry.to)) }))
+  .map((group) => ({ ...group, entries: group.entries.filter((entry) => paths.has(entry.to)) }))
   .filter((group) => group.entries.length > 0);
