@@ -173,17 +173,14 @@ export function Select({
   );
 }
 
-export function Switch({
-  label,
-  checked,
-  onValue,
-  disabled,
-}: {
+interface ToggleProps {
   label: ReactNode;
   checked: boolean;
   onValue: (value: boolean) => void;
   disabled?: boolean;
-}) {
+}
+
+export function Switch({ label, checked, onValue, disabled }: ToggleProps) {
   return (
     <label className="switch">
       <input
@@ -199,17 +196,7 @@ export function Switch({
   );
 }
 
-export function Checkbox({
-  label,
-  checked,
-  onValue,
-  disabled,
-}: {
-  label: ReactNode;
-  checked: boolean;
-  onValue: (value: boolean) => void;
-  disabled?: boolean;
-}) {
+export function Checkbox({ label, checked, onValue, disabled }: ToggleProps) {
   return (
     <label className="checkbox">
       <input

@@ -6,6 +6,7 @@ import { Button } from "../../components/controls";
 import { Diff } from "../../components/diff/diff";
 import { namesOf, type Names } from "../../components/editor/names";
 import { Grid } from "../../components/grid";
+import { countColumn, textColumn, timeColumn } from "../../components/grid/cells";
 import { Icon } from "../../components/icon";
 import { Link, useGo } from "../../components/link";
 import { MenuButton } from "../../components/menu";
@@ -346,15 +347,10 @@ function Versions({ application, onRestore }: { application: Application; onRest
               onOpen={(row) => setSearch({ version: row.version })}
               height="content"
               columns={[
-                {
-                  id: "version",
-                  title: t("applications.column.version"),
+                countColumn("version", t("applications.column.version"), (row: Application) => row.version, {
                   width: 90,
-                  align: "end",
-                  cell: (row: Application) => <Count value={row.version} />,
-                  text: (row) => String(row.version),
                   card: "title",
-                },
+                }),
                 {
                   id: "state",
                   title: t("applications.column.state"),
@@ -364,22 +360,16 @@ function Versions({ application, onRestore }: { application: Application; onRest
                   text: (row) => String(row.running),
                   card: "state",
                 },
-                {
-                  id: "applied",
-                  title: t("applications.column.applied"),
+                timeColumn("applied", t("applications.column.applied"), (row: Application) => row.applied_at, {
                   width: 116,
-                  cell: (row) => <Time value={row.applied_at} />,
-                  text: (row) => row.applied_at,
                   card: "meta",
-                },
-                {
-                  id: "author",
-                  title: t("applications.column.author"),
-                  min: 100,
-                  cell: (row) => row.author_name ?? row.author,
-                  text: (row) => row.author_name ?? row.author,
-                  card: "meta",
-                },
+                }),
+                textColumn(
+                  "author",
+                  t("applications.column.author"),
+                  (row: Application) => row.author_name ?? row.author,
+                  { min: 100, card: "meta" },
+                ),
               ]}
             />
             {shown === null ? (

@@ -3,9 +3,10 @@ import { useMemo } from "react";
 import { useCan } from "../../api/session";
 import { Badge, StateBadge } from "../../components/badge";
 import { Grid, type Column } from "../../components/grid";
+import { countColumn, textColumn, timeColumn } from "../../components/grid/cells";
 import { Link } from "../../components/link";
 import { Empty, Loaded } from "../../components/states";
-import { Bytes, Count, Time } from "../../components/values";
+import { Bytes, Count } from "../../components/values";
 import { useT } from "../../locales";
 import { Page } from "../../shell/page-frame";
 import { useApplicationList, useSnapshots, type Application } from "./queries";
@@ -85,14 +86,7 @@ function List({ items }: { items: Application[] }) {
           );
         },
       },
-      {
-        id: "version",
-        title: t("applications.column.version"),
-        width: 80,
-        align: "end",
-        text: (row) => String(row.version),
-        cell: (row) => <Count value={row.version} />,
-      },
+      countColumn("version", t("applications.column.version"), (row) => row.version, { width: 80 }),
       {
         id: "rules",
         title: t("applications.rules"),
@@ -135,22 +129,14 @@ function List({ items }: { items: Application[] }) {
         cell: (row) => <Bytes value={indexes.get(row.name)?.index_bytes ?? null} />,
         hidden: true,
       },
-      {
-        id: "applied",
-        title: t("applications.column.applied"),
+      timeColumn("applied", t("applications.column.applied"), (row) => row.applied_at, {
         width: 120,
         card: "meta",
-        text: (row) => row.applied_at,
-        cell: (row) => <Time value={row.applied_at} />,
-      },
-      {
-        id: "author",
-        title: t("applications.column.author"),
+      }),
+      textColumn("author", t("applications.column.author"), (row) => row.author_name ?? row.author, {
         width: 160,
-        text: (row) => row.author_name ?? row.author,
-        cell: (row) => row.author_name ?? row.author,
         hidden: true,
-      },
+      }),
       {
         id: "description",
         title: t("applications.column.description"),

@@ -4,20 +4,20 @@ import { useCan } from "../../api/session";
 import { StateBadge } from "../../components/badge";
 import { Button } from "../../components/controls";
 import { Grid } from "../../components/grid";
-import { Id } from "../../components/id";
+import { countColumn, durationColumn, idColumn, stateColumn, textColumn } from "../../components/grid/cells";
 import { JourneyOf } from "../../components/journey/journey";
 import { Fields } from "../../components/json/json";
 import { summaryOf } from "../../components/json/model";
 import { Link, useGo } from "../../components/link";
 import { Loaded, NotFound } from "../../components/states";
 import { Tabs } from "../../components/tabs";
-import { Count, Duration, Time } from "../../components/values";
+import { Count, Time } from "../../components/values";
 import { useT } from "../../locales";
 import { useAct } from "../../shell/act";
 import { shellQuote } from "../../shell/command";
 import { Page } from "../../shell/page-frame";
 import { useShortcut } from "../../shell/shortcuts";
-import { detailsOf, useBatch, type BatchDetails, type EventRow } from "./queries";
+import { detailsOf, useBatch, type BatchDetails, type EventRow, type MadeBatchRow } from "./queries";
 import { eventPage } from "./route";
 import "./page.css";
 
@@ -138,14 +138,7 @@ function EventList({ details }: { details: BatchDetails }) {
       rowId={(row) => row.event}
       href={(row) => `/events/${id}?event=${row.event}`}
       columns={[
-        {
-          id: "id",
-          title: t("events.column.event"),
-          width: 130,
-          cell: (row: EventRow) => <Id value={row.event} copies={false} />,
-          text: (row) => row.event,
-          card: "title",
-        },
+        idColumn("id", t("events.column.event"), (row: EventRow) => row.event, { width: 130 }),
         {
           id: "fields",
           title: t("events.column.fields"),
@@ -171,85 +164,28 @@ function MadeBatches({ details }: { details: BatchDetails }) {
       rowId={(row) => row.notification_batch}
       href={(row) => `/notifications/batches/${row.notification_batch}`}
       columns={[
-        {
-          id: "id",
-          title: t("events.column.batch"),
-          width: 110,
-          cell: (row) => <Id value={row.notification_batch} copies={false} />,
-          text: (row) => row.notification_batch,
-          card: "title",
-        },
-        {
-          id: "state",
-          title: t("events.column.state"),
-          width: 120,
-          cell: (row) => <StateBadge state={row.status} />,
-          text: (row) => row.status,
-          card: "state",
-        },
-        {
-          id: "rule",
-          title: t("events.column.rule"),
+        idColumn("id", t("events.column.batch"), (row: MadeBatchRow) => row.notification_batch, { width: 110 }),
+        stateColumn("state", t("events.column.state"), (row: MadeBatchRow) => row.status, { width: 120 }),
+        textColumn("rule", t("events.column.rule"), (row: MadeBatchRow) => row.rule, {
           width: 130,
-          cell: (row) => row.rule,
-          text: (row) => row.rule,
           card: "meta",
-        },
-        {
-          id: "class",
-          title: t("events.column.class"),
-          width: 150,
-          cell: (row) => row.class,
-          text: (row) => row.class,
-        },
-        {
-          id: "channel",
-          title: t("events.column.channel"),
+        }),
+        textColumn("class", t("events.column.class"), (row: MadeBatchRow) => row.class, { width: 150 }),
+        textColumn("channel", t("events.column.channel"), (row: MadeBatchRow) => row.channel, {
           width: 120,
-          cell: (row) => row.channel,
-          text: (row) => row.channel,
           card: "meta",
-        },
-        {
-          id: "notifications",
-          title: t("events.column.notifications"),
+        }),
+        countColumn("notifications", t("events.column.notifications"), (row: MadeBatchRow) => row.notifications, {
           width: 120,
-          align: "end",
-          cell: (row) => <Count value={row.notifications} />,
-          text: (row) => String(row.notifications),
-        },
-        {
-          id: "delivered",
-          title: t("events.column.delivered"),
+        }),
+        countColumn("delivered", t("events.column.delivered"), (row: MadeBatchRow) => row.delivered, {
           width: 110,
-          align: "end",
-          cell: (row) => <Count value={row.delivered} />,
-          text: (row) => String(row.delivered),
-        },
-        {
-          id: "failed",
-          title: t("events.column.failed"),
+        }),
+        countColumn("failed", t("events.column.failed"), (row: MadeBatchRow) => row.failed, { width: 110 }),
+        durationColumn("wait", t("events.column.wait"), (row: MadeBatchRow) => row.wait_ms, { width: 110 }),
+        durationColumn("delivery", t("events.column.delivery"), (row: MadeBatchRow) => row.delivery_ms, {
           width: 110,
-          align: "end",
-          cell: (row) => <Count value={row.failed} />,
-          text: (row) => String(row.failed),
-        },
-        {
-          id: "wait",
-          title: t("events.column.wait"),
-          width: 110,
-          align: "end",
-          cell: (row) => <Duration ms={row.wait_ms} />,
-          text: (row) => String(row.wait_ms ?? ""),
-        },
-        {
-          id: "delivery",
-          title: t("events.column.delivery"),
-          width: 110,
-          align: "end",
-          cell: (row) => <Duration ms={row.delivery_ms} />,
-          text: (row) => String(row.delivery_ms ?? ""),
-        },
+        }),
       ]}
       empty={<p className="muted">{t("events.noNotifications")}</p>}
     />

@@ -2,16 +2,22 @@
 import { useMemo } from "react";
 import { request } from "../../api/client";
 import { useCan } from "../../api/session";
-import { StateBadge } from "../../components/badge";
 import { Button, Select } from "../../components/controls";
 import { ApplicationFilter, FilterBar, TypedField, useListRange } from "../../components/filters";
 import { Grid, type Column } from "../../components/grid";
-import { Id } from "../../components/id";
+import {
+  countColumn,
+  durationColumn,
+  idColumn,
+  stateColumn,
+  textColumn,
+  timeColumn,
+} from "../../components/grid/cells";
 import { literal, summaryOf } from "../../components/json/model";
 import { Link } from "../../components/link";
 import { Empty, Loaded } from "../../components/states";
 import { Tabs } from "../../components/tabs";
-import { Count, Duration, Time } from "../../components/values";
+import { Count } from "../../components/values";
 import { T, useT } from "../../locales";
 import { useAct } from "../../shell/act";
 import { optionsOf } from "../../shell/command";
@@ -76,76 +82,21 @@ function Batches() {
   const filtered = application !== undefined || eventClass !== undefined || state !== undefined;
   const columns = useMemo(
     (): Column<BatchRow>[] => [
-      {
-        id: "id",
-        title: t("events.column.batch"),
-        width: 110,
-        cell: (row) => <Id value={row.event_batch} copies={false} />,
-        text: (row) => row.event_batch,
-        card: "title",
-      },
-      {
-        id: "state",
-        title: t("events.column.state"),
-        width: 136,
-        cell: (row) => <StateBadge state={row.status} />,
-        text: (row) => row.status,
-        card: "state",
-      },
-      {
-        id: "class",
-        title: t("events.column.class"),
+      idColumn("id", t("events.column.batch"), (row) => row.event_batch, { width: 110 }),
+      stateColumn("state", t("events.column.state"), (row) => row.status, { width: 136 }),
+      textColumn("class", t("events.column.class"), (row) => row.class, { width: 130, card: "meta" }),
+      textColumn("application", t("events.column.application"), (row) => row.application, { width: 120 }),
+      textColumn("source", t("events.column.source"), (row) => row.source, { width: 100 }),
+      countColumn("events", t("events.column.events"), (row) => row.events, { width: 116 }),
+      timeColumn("accepted", t("events.column.accepted"), (row) => row.collection_ended_at, {
         width: 130,
-        cell: (row) => row.class,
-        text: (row) => row.class,
         card: "meta",
-      },
-      {
-        id: "application",
-        title: t("events.column.application"),
-        width: 120,
-        cell: (row) => row.application,
-        text: (row) => row.application,
-      },
-      {
-        id: "source",
-        title: t("events.column.source"),
-        width: 100,
-        cell: (row) => row.source,
-        text: (row) => row.source,
-      },
-      {
-        id: "events",
-        title: t("events.column.events"),
-        width: 116,
-        align: "end",
-        cell: (row) => <Count value={row.events} />,
-        text: (row) => String(row.events),
-      },
-      {
-        id: "accepted",
-        title: t("events.column.accepted"),
-        width: 130,
-        cell: (row) => <Time value={row.collection_ended_at} />,
-        text: (row) => row.collection_ended_at,
-        card: "meta",
-      },
-      {
-        id: "match",
-        title: t("events.column.match"),
-        width: 172,
-        align: "end",
-        cell: (row) => <Duration ms={row.generation_ms} />,
-        text: (row) => String(row.generation_ms ?? ""),
-      },
-      {
-        id: "reason",
-        title: t("events.column.reason"),
+      }),
+      durationColumn("match", t("events.column.match"), (row) => row.generation_ms, { width: 172 }),
+      textColumn("reason", t("events.column.reason"), (row) => row.reason, {
         min: 240,
-        cell: (row) => row.reason ?? "",
-        text: (row) => row.reason ?? "",
         hidden: state !== "failed",
-      },
+      }),
     ],
     [t, state],
   );
@@ -228,37 +179,10 @@ function Search() {
   const filtered = application !== undefined || eventClass !== undefined || where !== undefined;
   const columns = useMemo(
     (): Column<FoundEvent>[] => [
-      {
-        id: "id",
-        title: t("events.column.event"),
-        width: 120,
-        cell: (row) => <Id value={row.id} copies={false} />,
-        text: (row) => row.id,
-        card: "title",
-      },
-      {
-        id: "state",
-        title: t("events.column.state"),
-        width: 136,
-        cell: (row) => <StateBadge state={row.state} />,
-        text: (row) => row.state,
-        card: "state",
-      },
-      {
-        id: "class",
-        title: t("events.column.class"),
-        width: 130,
-        cell: (row) => row.class,
-        text: (row) => row.class,
-      },
-      {
-        id: "accepted",
-        title: t("events.column.accepted"),
-        width: 140,
-        cell: (row) => <Time value={row.accepted_at} />,
-        text: (row) => row.accepted_at,
-        card: "meta",
-      },
+      idColumn("id", t("events.column.event"), (row) => row.id, { width: 120 }),
+      stateColumn("state", t("events.column.state"), (row) => row.state, { width: 136 }),
+      textColumn("class", t("events.column.class"), (row) => row.class, { width: 130 }),
+      timeColumn("accepted", t("events.column.accepted"), (row) => row.accepted_at, { width: 140, card: "meta" }),
       {
         id: "fields",
         title: t("events.column.fields"),

@@ -7,11 +7,17 @@ import { StateBadge } from "../../components/badge";
 import { Button, Checkbox } from "../../components/controls";
 import { ApplicationFilter, FilterBar, TypedField, useListRange } from "../../components/filters";
 import { Grid, type Column } from "../../components/grid";
-import { Id } from "../../components/id";
+import {
+  countColumn,
+  durationColumn,
+  idColumn,
+  stateColumn,
+  textColumn,
+  timeColumn,
+} from "../../components/grid/cells";
 import { Link } from "../../components/link";
 import { Empty } from "../../components/states";
 import { Tabs } from "../../components/tabs";
-import { Count, Duration, Time } from "../../components/values";
 import { useT } from "../../locales";
 import { useAct } from "../../shell/act";
 import { optionsOf } from "../../shell/command";
@@ -161,30 +167,14 @@ function List() {
   const filtered = outcome.length > 0 || Object.values(filter).some((value) => value !== undefined);
   const columns = useMemo(
     (): Column<FoundNotification>[] => [
-      {
-        id: "id",
-        title: t("notifications.column.id"),
-        width: 120,
-        cell: (row) => <Id value={row.id} copies={false} />,
-        text: (row) => row.id,
-        card: "title",
-      },
-      {
-        id: "state",
-        title: t("notifications.column.outcome"),
-        width: 146,
-        cell: (row) => <StateBadge state={row.state} />,
-        text: (row) => row.state,
-        card: "state",
-      },
-      {
-        id: "subscriber",
-        title: t("notifications.column.subscriber"),
-        width: 150,
-        cell: (row) => row.recipient?.subscriber ?? row.subscription,
-        text: (row) => row.recipient?.subscriber ?? row.subscription,
-        card: "meta",
-      },
+      idColumn("id", t("notifications.column.id"), (row) => row.id, { width: 120 }),
+      stateColumn("state", t("notifications.column.outcome"), (row) => row.state, { width: 146 }),
+      textColumn(
+        "subscriber",
+        t("notifications.column.subscriber"),
+        (row) => row.recipient?.subscriber ?? row.subscription,
+        { width: 150, card: "meta" },
+      ),
       {
         id: "address",
         title: t("notifications.column.address"),
@@ -192,46 +182,17 @@ function List() {
         cell: (row) => row.recipient?.address ?? "–",
         text: (row) => row.recipient?.address ?? "",
       },
-      {
-        id: "class",
-        title: t("notifications.column.class"),
-        width: 140,
-        cell: (row) => row.class,
-        text: (row) => row.class,
-        hidden: true,
-      },
-      {
-        id: "rule",
-        title: t("notifications.column.rule"),
-        width: 110,
-        cell: (row) => row.rule,
-        text: (row) => row.rule,
-        hidden: true,
-      },
-      {
-        id: "channel",
-        title: t("notifications.column.channel"),
-        width: 100,
-        cell: (row) => row.channel,
-        text: (row) => row.channel,
-      },
-      {
-        id: "attempts",
-        title: t("notifications.column.attempts"),
+      textColumn("class", t("notifications.column.class"), (row) => row.class, { width: 140, hidden: true }),
+      textColumn("rule", t("notifications.column.rule"), (row) => row.rule, { width: 110, hidden: true }),
+      textColumn("channel", t("notifications.column.channel"), (row) => row.channel, { width: 100 }),
+      countColumn("attempts", t("notifications.column.attempts"), (row) => row.attempts, {
         width: 90,
-        align: "end",
-        cell: (row) => <Count value={row.attempts} />,
-        text: (row) => String(row.attempts),
         hidden: true,
-      },
-      {
-        id: "matched",
-        title: t("notifications.column.matched"),
+      }),
+      timeColumn("matched", t("notifications.column.matched"), (row) => row.matched_at, {
         width: 120,
-        cell: (row) => <Time value={row.matched_at} />,
-        text: (row) => row.matched_at,
         card: "meta",
-      },
+      }),
       {
         id: "reply",
         title: t("notifications.column.reply"),
@@ -293,100 +254,21 @@ function Batches() {
   const rows = useBatches({ application, class: notificationClass, rule, channel, ...range });
   const columns = useMemo(
     (): Column<BatchRow>[] => [
-      {
-        id: "id",
-        title: t("notifications.batch"),
-        width: 110,
-        cell: (row) => <Id value={row.notification_batch} copies={false} />,
-        text: (row) => row.notification_batch,
-        card: "title",
-      },
-      {
-        id: "state",
-        title: t("notifications.column.state"),
-        width: 120,
-        cell: (row) => <StateBadge state={row.status} />,
-        text: (row) => row.status,
-        card: "state",
-      },
-      {
-        id: "class",
-        title: t("notifications.column.class"),
-        width: 150,
-        cell: (row) => row.class,
-        text: (row) => row.class,
-        card: "meta",
-      },
-      {
-        id: "rule",
-        title: t("notifications.column.rule"),
-        width: 120,
-        cell: (row) => row.rule,
-        text: (row) => row.rule,
-      },
-      {
-        id: "channel",
-        title: t("notifications.column.channel"),
-        width: 110,
-        cell: (row) => row.channel,
-        text: (row) => row.channel,
-      },
-      {
-        id: "notifications",
-        title: t("notifications.title"),
-        width: 130,
-        align: "end",
-        cell: (row) => <Count value={row.notifications} />,
-        text: (row) => String(row.notifications),
-      },
-      {
-        id: "delivered",
-        title: t("notifications.column.delivered"),
-        width: 110,
-        align: "end",
-        cell: (row) => <Count value={row.delivered} />,
-        text: (row) => String(row.delivered),
-      },
-      {
-        id: "failed",
-        title: t("notifications.column.failed"),
-        width: 120,
-        align: "end",
-        cell: (row) => <Count value={row.failed} />,
-        text: (row) => String(row.failed),
-      },
-      {
-        id: "open",
-        title: t("notifications.column.open"),
-        width: 90,
-        align: "end",
-        cell: (row) => <Count value={row.open} />,
-        text: (row) => String(row.open),
-      },
-      {
-        id: "matched",
-        title: t("notifications.column.matched"),
+      idColumn("id", t("notifications.batch"), (row) => row.notification_batch, { width: 110 }),
+      stateColumn("state", t("notifications.column.state"), (row) => row.status, { width: 120 }),
+      textColumn("class", t("notifications.column.class"), (row) => row.class, { width: 150, card: "meta" }),
+      textColumn("rule", t("notifications.column.rule"), (row) => row.rule, { width: 120 }),
+      textColumn("channel", t("notifications.column.channel"), (row) => row.channel, { width: 110 }),
+      countColumn("notifications", t("notifications.title"), (row) => row.notifications, { width: 130 }),
+      countColumn("delivered", t("notifications.column.delivered"), (row) => row.delivered, { width: 110 }),
+      countColumn("failed", t("notifications.column.failed"), (row) => row.failed, { width: 120 }),
+      countColumn("open", t("notifications.column.open"), (row) => row.open, { width: 90 }),
+      timeColumn("matched", t("notifications.column.matched"), (row) => row.generation_ended_at, {
         width: 140,
-        cell: (row) => <Time value={row.generation_ended_at} />,
-        text: (row) => row.generation_ended_at,
         card: "meta",
-      },
-      {
-        id: "wait",
-        title: t("notifications.column.wait"),
-        width: 110,
-        align: "end",
-        cell: (row) => <Duration ms={row.wait_ms} />,
-        text: (row) => String(row.wait_ms ?? ""),
-      },
-      {
-        id: "delivery",
-        title: t("notifications.column.delivery"),
-        width: 110,
-        align: "end",
-        cell: (row) => <Duration ms={row.delivery_ms} />,
-        text: (row) => String(row.delivery_ms ?? ""),
-      },
+      }),
+      durationColumn("wait", t("notifications.column.wait"), (row) => row.wait_ms, { width: 110 }),
+      durationColumn("delivery", t("notifications.column.delivery"), (row) => row.delivery_ms, { width: 110 }),
     ],
     [t],
   );

@@ -6,6 +6,7 @@ import { Badge, StateBadge } from "../../components/badge";
 import { Button } from "../../components/controls";
 import { ApplicationFilter, FilterBar, useApplications } from "../../components/filters";
 import { Grid, type Column } from "../../components/grid";
+import { countColumn, textColumn } from "../../components/grid/cells";
 import { Icon } from "../../components/icon";
 import { Id } from "../../components/id";
 import { StepText } from "../../components/journey/journey";
@@ -175,15 +176,11 @@ function Rules({ names, missed, slow }: { names: string[]; missed: Missed[]; slo
         text: (row) => (row.stopped === null ? "running" : "stopped"),
         cell: (row) => <StateBadge state={row.stopped === null ? "running" : "stopped"} />,
       },
-      {
-        id: "application",
-        title: t("rules.application"),
+      textColumn("application", t("rules.application"), (row) => row.application, {
         width: 140,
         card: "meta",
-        text: (row) => row.application,
-        cell: (row) => row.application,
         hidden: names.length === 1,
-      },
+      }),
       {
         id: "method",
         title: t("rules.method"),
@@ -229,14 +226,7 @@ function Rules({ names, missed, slow }: { names: string[]; missed: Missed[]; slo
             <Count value={0} />
           ),
       },
-      {
-        id: "slow",
-        title: t("rules.slow"),
-        width: 100,
-        align: "end",
-        text: (row) => String(row.slow),
-        cell: (row) => <Count value={row.slow} />,
-      },
+      countColumn("slow", t("rules.slow"), (row) => row.slow, { width: 100 }),
     ],
     [t, names.length],
   );
